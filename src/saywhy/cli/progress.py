@@ -1,0 +1,83 @@
+"""Progress bars."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+
+def _bar(*columns: TextColumn) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        *columns,
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=False,
+    )
+
+
+@contextmanager
+def counting(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr for something that reports (done, total)."""
+    with _bar() as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+class TrainingDisplay:
+    """Shows a run's events; of several processes only the first speaks."""
+
+    def __init__(self) -> None:
+        self.speaks = int(os.environ.get("RANK", 0)) == 0
+        self.bar = _bar(TextColumn("{task.fields[note]}"))
+        self.tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> TrainingDisplay:
+        if self.speaks:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.speaks:
+            self.bar.stop()
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        """Take an event from `saywhy.training.run`."""
+        if self.speaks:
+            getattr(self, f"_{event['kind']}")(event)
+
+    def _task(self, name: str, total: int) -> Any:
+        if name not in self.tasks:
+            self.tasks[name] = self.bar.add_task(name, total=total, note="")
+        return self.tasks[name]
+
+    def _step(self, event: dict[str, Any]) -> None:
+        note = f"loss {event['loss']:.3f}  {event['pictures_per_second']:.0f} pictures/s"
+        self.bar.update(self._task("train", event["steps"]), completed=event["step"], note=note)
+
+    def _epoch(self, event: dict[str, Any]) -> None:
+        best = "  best so far" if event["best"] == event[event["select"]] else ""
+        scores = f"dev CIDEr {event['cider']:.1f}  BLEU-4 {event['bleu4']:.1f}"
+        self.bar.console.print(f"epoch {event['epoch']}/{event['epochs']}  {scores}{best}")
+
+    def _encode(self, event: dict[str, Any]) -> None:
+        self.bar.update(self._task("encode", event["total"]), completed=event["done"])
+
+    def _broken(self, event: dict[str, Any]) -> None:
+        self.bar.console.print(f"skipped, {event['count']} so far: {event['line']}")

@@ -1,0 +1,59 @@
+"""Training crops, flips and colours, cut from canvases on the device for a whole batch at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """How training pictures vary.
+
+    Attributes:
+        scale: smallest and largest share of the canvas' area that a crop keeps.
+        stretch: how far a crop's shape may leave the square, 1 for not at all.
+        flip: chance of a mirror image. Pictures whose captions say left or right are never mirrored.
+        colour: how far brightness, contrast and saturation vary, 0 for not at all.
+    """
+
+    scale: tuple[float, float] = (0.6, 1.0)
+    stretch: float = 1.2
+    flip: float = 0.5
+    colour: float = 0.0
+
+    def __call__(self, canvases: Tensor, size: int, mirror: Tensor) -> Tensor:
+        """Crops (B, 3, size, size) of canvases (B, 3, S, S); `mirror` (B,) says which may be flipped."""
+        pixels = canvases.float()
+        grid = F.affine_grid(self._transforms(mirror), [len(pixels), 3, size, size], align_corners=False)
+        pixels = F.grid_sample(pixels, grid.to(pixels), padding_mode="reflection", align_corners=False)
+        return self._recolour(pixels) if self.colour else pixels
+
+    def _transforms(self, mirror: Tensor) -> Tensor:
+        """Affine maps (B, 2, 3) from the crop's coordinates to the canvas'."""
+        n, device = len(mirror), mirror.device
+        area = torch.empty(n, device=device).uniform_(*self.scale)
+        shape = torch.empty(n, device=device).uniform_(-1, 1).mul_(0.5).exp2() ** _log2(self.stretch)
+        width, height = (area.sqrt() * shape).clamp(max=1), (area.sqrt() / shape).clamp(max=1)
+        x, y = (torch.empty(n, device=device).uniform_(-1, 1) * (1 - side) for side in (width, height))
+        flipped = (torch.rand(n, device=device) < self.flip) & mirror
+        zero = torch.zeros_like(x)
+        rows = [torch.where(flipped, -width, width), zero, x, zero, height, y]
+        return torch.stack(rows, dim=1).view(n, 2, 3)
+
+    def _recolour(self, pixels: Tensor) -> Tensor:
+        """Brightness, contrast and saturation by factors in 1 ± colour, one draw a picture each."""
+        factors = 1 + self.colour * (2 * torch.rand(3, len(pixels), 1, 1, 1, device=pixels.device) - 1)
+        brightness, contrast, saturation = factors
+        pixels = pixels * brightness
+        mean = pixels.mean(dim=(1, 2, 3), keepdim=True)
+        pixels = mean + (pixels - mean) * contrast
+        grey = pixels.mean(dim=1, keepdim=True)
+        return (grey + (pixels - grey) * saturation).clamp(0, 255)
+
+
+def _log2(value: float) -> float:
+    return float(torch.tensor(value).log2())

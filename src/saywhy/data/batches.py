@@ -1,0 +1,134 @@
+"""Training batches: which captions come together, and the tensors they become.
+
+A batch is a list of (picture, caption) pairs. A picture is loaded and encoded once, however many of its captions
+are in the batch. Order depends on the seed and the epoch alone, so a resumed run sees what an unbroken one sees.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
+
+from saywhy.data.vocabulary import PAD, Vocabulary
+from saywhy.registry import Registry
+
+Pair = tuple[int, int]
+Encoded = Sequence[Sequence[Sequence[int]]]  # numbers of each word of each caption of each picture
+Sampler = Callable[[Encoded, int, np.random.Generator], list[list[Pair]]]
+samplers: Registry[Sampler] = Registry("kind of batches")
+
+SIDES = ("left", "right")  # a mirror image makes these words false
+
+
+@samplers.register("pictures")
+def picture_batches(captions: Encoded, size: int, random: np.random.Generator) -> list[list[Pair]]:
+    """Batches of `size` pictures with all their captions, padded to the longest.
+
+    Pictures that do not fill a last batch wait for another epoch: a batch of another size costs a GPU seconds.
+    """
+    order = random.permutation(len(captions)).tolist()
+    whole = len(order) // size * size or len(order)
+    chunks = [order[start : start + size] for start in range(0, whole, size)]
+    return [[(picture, n) for picture in chunk for n in range(len(captions[picture]))] for chunk in chunks]
+
+
+@samplers.register("equal-length")
+def equal_length_batches(captions: Encoded, size: int, random: np.random.Generator) -> list[list[Pair]]:
+    """Batches of `size` captions of one length, so that nothing is padded: the trick of Show, attend and tell."""
+    by_length: dict[int, list[Pair]] = defaultdict(list)
+    for picture, own in enumerate(captions):
+        for n, words in enumerate(own):
+            by_length[len(words)].append((picture, n))
+    batches = []
+    for length in sorted(by_length):
+        pairs = [by_length[length][i] for i in random.permutation(len(by_length[length]))]
+        batches += [sorted(pairs[start : start + size]) for start in range(0, len(pairs), size)]
+    return [batches[i] for i in random.permutation(len(batches))]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Captions and the pictures they belong to.
+
+    Attributes:
+        inputs: pictures (P, 3, S, S) uint8, or their annotations (P, L, D) where a cache holds them.
+        mirror: (P,) whether a mirror image still fits the captions.
+        words: (N, T) numbers, from `<start>` to `<end>`, padded.
+        owner: (N,) which of the P pictures each caption belongs to.
+        broken: pictures that could not be read. Their captions are all padding, so they teach nothing.
+    """
+
+    inputs: Tensor
+    mirror: Tensor
+    words: Tensor
+    owner: Tensor
+    broken: tuple[str, ...] = ()
+
+    def to(self, device: torch.device) -> Self:
+        """The same batch on another device."""
+        parts = ("inputs", "mirror", "words", "owner")
+        return replace(self, **{name: getattr(self, name).to(device, non_blocking=True) for name in parts})
+
+    def pin_memory(self) -> Self:
+        """For faster copies to a GPU; the data loader calls it."""
+        parts = ("inputs", "mirror", "words", "owner")
+        return replace(self, **{name: getattr(self, name).pin_memory() for name in parts})
+
+
+class Inputs(Protocol):
+    """Where a batch's pictures, or their annotations, come from."""
+
+    def rows(self, pictures: Sequence[int]) -> tuple[np.ndarray, list[str]]:
+        """The inputs of these pictures (P, …), and the lines of those that are broken ("" for the others)."""
+
+
+class Batches(TorchDataset):
+    """Turns lists of pairs into batches; give the lists to a `DataLoader` as its sampler, with batch_size=None."""
+
+    def __init__(self, captions: Sequence[Sequence[Sequence[str]]], vocabulary: Vocabulary, inputs: Inputs) -> None:
+        self.encoded = [[vocabulary.encode(words) for words in own] for own in captions]
+        self.mirror = [not any(word in SIDES for words in own for word in words) for own in captions]
+        self.inputs = inputs
+
+    def order(self, kind: str, size: int, seed: int, epoch: int) -> list[list[Pair]]:
+        """An epoch's batches."""
+        return samplers[kind](self.encoded, size, np.random.default_rng((seed, epoch)))
+
+    def __getitem__(self, pairs: Sequence[Pair]) -> Batch:
+        if not pairs:  # a process with no share in a small batch still takes part in the step, with padding alone
+            padding = self[[(0, 0)]]
+            return replace(padding, words=torch.full_like(padding.words, PAD))
+        pictures = sorted({picture for picture, _ in pairs})
+        place = {picture: row for row, picture in enumerate(pictures)}
+        inputs, faults = self.inputs.rows(pictures)
+        numbers = [self.encoded[picture][n] for picture, n in pairs]
+        words = torch.full((len(pairs), max(map(len, numbers))), PAD)
+        for row, ((picture, _), each) in enumerate(zip(pairs, numbers, strict=True)):
+            if not faults[place[picture]]:
+                words[row, : len(each)] = torch.tensor(each)
+        return Batch(
+            inputs=torch.from_numpy(inputs),
+            mirror=torch.tensor([self.mirror[picture] for picture in pictures]),
+            words=words,
+            owner=torch.tensor([place[picture] for picture, _ in pairs], dtype=torch.long),
+            broken=tuple(fault for fault in faults if fault),
+        )
+
+
+def share(batches: list[list[Pair]], rank: int, of: int) -> list[list[Pair]]:
+    """Process `rank`'s part of every batch, cut between pictures; together the parts are the batches."""
+    if of == 1:
+        return batches
+    parts = []
+    for pairs in batches:
+        pictures = sorted({picture for picture, _ in pairs})
+        mine = set(pictures[rank::of])
+        parts.append([pair for pair in pairs if pair[0] in mine])
+    return parts

@@ -1,0 +1,102 @@
+"""Where the pixels come from: files, read once a time or kept decoded in a cache."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+
+from saywhy.data.cache import ArrayCache, content_key
+from saywhy.data.pictures import open_picture
+from saywhy.errors import BrokenPicture
+
+
+class PictureFiles:
+    """Pictures as arrays of one shape; a broken one is grey and named.
+
+    Args:
+        paths: the files.
+        shape: of one array.
+        prepare: makes the array, (3, S, S) uint8, of a picture.
+        at_least: the shortest side `prepare` needs, so that large JPEGs decode fast.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        shape: tuple[int, int, int],
+        prepare: Callable[[Image.Image], np.ndarray],
+        at_least: int,
+    ) -> None:
+        self.paths = paths
+        self.shape = shape
+        self.prepare = prepare
+        self.at_least = at_least
+
+    def rows(self, pictures: Sequence[int]) -> tuple[np.ndarray, list[str]]:
+        """Arrays (P, 3, S, S) of these pictures, and a line for each that is broken."""
+        rows, faults = np.full((len(pictures), *self.shape), 128, np.uint8), [""] * len(pictures)
+        for row, picture in enumerate(pictures):
+            try:
+                rows[row] = self.prepare(open_picture(self.paths[picture], at_least=self.at_least))
+            except BrokenPicture as error:
+                faults[row] = str(error)
+        return rows, faults
+
+
+class KeptPictures:
+    """The same arrays, decoded once and kept in a cache under the contents of their files."""
+
+    def __init__(self, files: PictureFiles, folder: Path, key: dict[str, Any]) -> None:
+        self.files = files
+        self.cache = ArrayCache(folder, files.shape, "uint8", {"decoded": key})
+
+    def rows(self, pictures: Sequence[int]) -> tuple[np.ndarray, list[str]]:
+        """As `PictureFiles.rows`; broken pictures are not kept."""
+        rows, faults = np.full((len(pictures), *self.files.shape), 128, np.uint8), [""] * len(pictures)
+        keys = [self._key(picture) for picture in pictures]
+        there = self.cache.has(keys)
+        held, missing = np.flatnonzero(there).tolist(), np.flatnonzero(~there).tolist()
+        if held:
+            rows[held] = self.cache.get([keys[row] for row in held])
+        if missing:
+            rows[missing], lines = self.files.rows([pictures[row] for row in missing])
+            for row, line in zip(missing, lines, strict=True):
+                faults[row] = line
+            good = [row for row in missing if not faults[row]]
+            self.cache.put([keys[row] for row in good], rows[good])
+        return rows, faults
+
+    def _key(self, picture: int) -> str:
+        try:
+            return content_key(self.files.paths[picture])
+        except BrokenPicture:
+            return "broken"  # never kept, so opening it says what is wrong
+
+
+class Chunks(TorchDataset):
+    """Rows of inputs, a list of numbers at a time: what a `DataLoader` needs to read ahead."""
+
+    def __init__(self, inputs: PictureFiles) -> None:
+        self.inputs = inputs
+
+    def __getitem__(self, pictures: Sequence[int]) -> tuple[list[int], np.ndarray, list[str]]:
+        return list(pictures), *self.inputs.rows(pictures)
+
+
+def in_order(inputs: PictureFiles, batch: int, workers: int) -> DataLoader:
+    """All pictures in their order, read ahead: (numbers, rows, faults) a batch."""
+    count = len(inputs.paths)
+    chunks = [list(range(start, min(start + batch, count))) for start in range(0, count, batch)]
+    return DataLoader(Chunks(inputs), sampler=chunks, batch_size=None, num_workers=min(workers, len(chunks)))  # type: ignore[arg-type]
+
+
+def default_workers() -> int:
+    """Processes that read pictures: one a core but one, at most eight; none where there is one core."""
+    return min(8, len(os.sched_getaffinity(0)) - 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) - 1)

@@ -1,0 +1,89 @@
+"""A user's own folder: pictures and one table of captions, CSV or JSON lines, one caption a row.
+
+Columns: `image` (or `file_name`), `caption` (or `text`), and if you like `split` (train, dev, test). A
+picture with several captions has several rows. Pictures are found relative to the folder, or to `Images/`
+or `images/` in it. Without a split column, `train.txt`, `dev.txt` and `test.txt` may list the pictures;
+without these a stable hash of each picture's name sends 80 % to train, 10 % to dev, 10 % to test.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from saywhy.data.datasets import Dataset, readers
+from saywhy.data.readers.common import gather, listed_splits, picture_folder
+from saywhy.data.readers.tables import Row, read_table
+from saywhy.data.splits import SPLITS, stable_split
+from saywhy.errors import UserError
+
+_USUAL = ("captions.csv", "captions.jsonl", "metadata.csv", "metadata.jsonl", "captions.txt")
+_TABLES = (".csv", ".jsonl")
+
+
+@readers.register("folder")
+class Folder:
+    """Your own pictures."""
+
+    layout = "a folder with captions.csv or captions.jsonl (columns image, caption) beside the pictures"
+
+    def recognises(self, root: Path, captions: Path | None = None) -> bool:
+        """Look for a table of captions."""
+        if captions is not None:
+            return captions.suffix.lower() in (*_TABLES, ".txt")
+        return bool(_tables(root))
+
+    def read(self, root: Path, captions: Path | None = None, images: Path | None = None) -> Dataset:
+        """Read the table that was named or the only one there is."""
+        table = captions or _only_table(root, self.layout)
+        rows = read_table(table)
+        names = list(dict.fromkeys(row.image for row in rows))
+        folder = picture_folder(root, images, ("", "Images", "images"), names)
+        splits, notes = _splits(root, rows, names)
+        spoken = [(row.image, caption) for row in rows for caption in row.captions]
+        return gather(
+            root,
+            spoken,
+            split=lambda name: splits.get(name, ""),
+            place=lambda name: folder / name,
+            notes=notes,
+        )
+
+
+def _tables(root: Path) -> list[Path]:
+    """Find the table of the most usual name, or else all tables there are."""
+    for name in _USUAL:
+        if (root / name).is_file():
+            return [root / name]
+    return sorted(path for path in root.iterdir() if path.suffix.lower() in _TABLES and path.is_file())
+
+
+def _only_table(root: Path, layout: str) -> Path:
+    tables = _tables(root)
+    if len(tables) == 1:
+        return tables[0]
+    if tables:
+        names = ", ".join(path.name for path in tables)
+        raise UserError(f"{root}: several tables ({names}); say which holds the captions")
+    raise UserError(f"{root}: no table of captions; wanted {layout}")
+
+
+def _splits(root: Path, rows: list[Row], names: list[str]) -> tuple[dict[str, str], list[str]]:
+    if any(row.split is not None for row in rows):
+        return _split_column(root, rows), []
+    lists = {split: root / f"{split}.txt" for split in SPLITS if (root / f"{split}.txt").is_file()}
+    if lists:
+        return listed_splits(lists, names)
+    note = "split 80/10/10 by a stable hash of the names: no split column, no train.txt, dev.txt, test.txt"
+    return {name: stable_split(name) for name in names}, [note]
+
+
+def _split_column(root: Path, rows: list[Row]) -> dict[str, str]:
+    splits: dict[str, str] = {}
+    for row in rows:
+        split = row.split or ""
+        if splits.setdefault(row.image, split) != split:
+            raise UserError(
+                f"{root}: {row.image} is in two splits, {splits[row.image] or 'none'} and {split or 'none'}; "
+                "give all its rows the same split"
+            )
+    return splits

@@ -1,0 +1,28 @@
+"""From annotations to captions: beam search, greedy decoding, sampling."""
+
+from __future__ import annotations
+
+import torch
+
+from saywhy.captioners.base import Captioner
+from saywhy.decoding.beam import beam_search
+from saywhy.decoding.caption import Caption, as_text
+from saywhy.decoding.hypothesis import Hypothesis
+from saywhy.decoding.rolling import greedy, sample
+from saywhy.decoding.rules import Decoding
+from saywhy.encoders.annotations import Annotations
+
+__all__ = ["Caption", "Decoding", "Hypothesis", "as_text", "beam_search", "decode", "greedy", "sample"]
+
+
+def _best_of_beam(captioner: Captioner, annotations: Annotations, decoding: Decoding) -> list[Hypothesis]:
+    return [found[0] for found in beam_search(captioner, annotations, decoding)]
+
+
+_METHODS = {"beam": _best_of_beam, "greedy": greedy, "sample": sample}
+
+
+@torch.inference_mode()
+def decode(captioner: Captioner, annotations: Annotations, decoding: Decoding) -> list[Hypothesis]:
+    """One caption a picture, as numbers. The captioner should be in evaluation mode."""
+    return _METHODS[decoding.method](captioner, annotations, decoding)

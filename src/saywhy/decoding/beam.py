@@ -1,0 +1,122 @@
+"""Beam search over a batch of pictures.
+
+Every picture keeps `beam` unfinished captions and a pool of its `beam` best finished ones. A caption's score is
+log p(words, `<end>`) / length^a. As log p ≤ 0 only falls as words are added, log p / (longest length)^a bounds
+what an unfinished caption can still reach; the search ends when no bound beats the best finished caption, so
+stopping early never changes the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from saywhy.captioners.base import Captioner, Glance
+from saywhy.data.vocabulary import END, START
+from saywhy.decoding.hypothesis import Hypothesis
+from saywhy.decoding.rules import Decoding, log_probabilities, permitted
+from saywhy.encoders.annotations import Annotations
+
+
+@dataclass
+class _Pool:
+    """The best finished captions: their scores, the step at which they ended, and the beam they ended in. (B, k)."""
+
+    scores: Tensor
+    steps: Tensor
+    beams: Tensor
+
+    @classmethod
+    def empty(cls, like: Tensor) -> _Pool:
+        none = torch.zeros_like(like, dtype=torch.long)
+        return cls(torch.full_like(like, -torch.inf), none, none)
+
+    def add(self, scores: Tensor, step: int) -> None:
+        k = scores.shape[1]
+        beams = torch.arange(k, device=scores.device).expand_as(scores)
+        every = torch.cat([self.scores, scores], 1)
+        self.scores, best = every.topk(k, dim=1)
+        self.steps = torch.cat([self.steps, torch.full_like(beams, step)], 1).gather(1, best)
+        self.beams = torch.cat([self.beams, beams], 1).gather(1, best)
+
+
+@dataclass(frozen=True)
+class _Trace:
+    """One step of the search, for walking back: (B, k) parents, words, log p; (B, k) log p of ending here."""
+
+    parents: Tensor
+    words: Tensor
+    logprobs: Tensor
+    end_logprobs: Tensor
+    glance: Glance
+
+
+def beam_search(captioner: Captioner, annotations: Annotations, decoding: Decoding) -> list[list[Hypothesis]]:
+    """Up to `beam` captions a picture, the best first."""
+    pictures, k = len(annotations), decoding.beam
+    device = captioner.device
+    live = torch.full((pictures, k), -torch.inf, device=device)
+    live[:, 0] = 0  # one empty caption a picture, not k equal ones
+    first_row = torch.arange(pictures, device=device)[:, None] * k  # (B, 1)
+    said = torch.empty(pictures * k, 0, dtype=torch.long, device=device)
+    word = torch.full((pictures * k,), START, device=device)
+    state, pool, traces = captioner.start(annotations.repeat(k)), _Pool.empty(live), list[_Trace]()
+
+    for words in range(decoding.max_words + 1):
+        step = captioner.step(word, state)
+        raw = log_probabilities(step.logits).view(pictures, k, -1)
+        total = live[..., None] + permitted(raw.flatten(0, 1), said, decoding).view_as(raw)  # (B, k, V)
+        pool.add(decoding.rank(total[..., END], words), words)
+        total[..., END] = -torch.inf
+        live, best = total.flatten(1).topk(k, dim=1)
+        parents, chosen = best // total.shape[-1], best % total.shape[-1]
+        logprobs = raw.flatten(1).gather(1, best)
+        traces.append(_Trace(parents, chosen, logprobs, raw[..., END], step.glance))
+        if bool((pool.scores[:, 0] >= decoding.rank(live[:, 0], decoding.max_words)).all()):
+            break
+        rows = (first_row + parents).flatten()
+        word, state = chosen.flatten(), step.state.select(rows)
+        said = torch.cat([said.index_select(0, rows), word[:, None]], dim=1)
+    return _walk_back(pool, traces)
+
+
+def _walk_back(pool: _Pool, traces: list[_Trace]) -> list[list[Hypothesis]]:
+    pictures, k = pool.scores.shape
+
+    def gathered(parts: list[Tensor]) -> np.ndarray:
+        return torch.stack(parts).detach().float().cpu().numpy()
+
+    parents, words = (
+        torch.stack([getattr(trace, name) for trace in traces]).cpu().numpy() for name in ("parents", "words")
+    )
+    logprobs, ends = gathered([t.logprobs for t in traces]), gathered([t.end_logprobs for t in traces])
+    alpha = gathered([t.glance.alpha.unflatten(0, (pictures, k)) for t in traces])
+    betas = [t.glance.beta.unflatten(0, (pictures, k)) for t in traces if t.glance.beta is not None]
+    beta = gathered(betas) if betas else None
+
+    def walk(picture: int, score: float, step: int, beam: int) -> Hypothesis:
+        path, log_p = [], [float(ends[step, picture, beam])]
+        looked = []
+        for t in range(step - 1, -1, -1):
+            path.append(int(words[t, picture, beam]))
+            log_p.append(float(logprobs[t, picture, beam]))
+            beam = int(parents[t, picture, beam])
+            looked.append((t, picture, beam))  # the glance belongs to the beam the word was chosen from
+        looked.reverse()
+        return Hypothesis(
+            words=tuple(reversed(path)),
+            logprobs=tuple(reversed(log_p)),
+            score=score,
+            alpha=np.stack([alpha[at] for at in looked]),
+            beta=None if beta is None else np.stack([beta[at] for at in looked]),
+        )
+
+    found: list[list[Hypothesis]] = []
+    triples = zip(pool.scores.tolist(), pool.steps.tolist(), pool.beams.tolist(), strict=True)
+    for picture, (scores, steps, beams) in enumerate(triples):
+        ended = [each for each in zip(scores, steps, beams, strict=True) if each[0] > -np.inf]
+        found.append([walk(picture, *each) for each in ended])
+    return found

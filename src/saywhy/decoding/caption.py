@@ -1,0 +1,88 @@
+"""What a captioner says, with what it looked at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from saywhy.data.vocabulary import Vocabulary
+from saywhy.decoding.hypothesis import Hypothesis
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+CLITIC = re.compile(r" (n't|'(?:s|m|d|ll|re|ve)?)(?= |$)")
+
+
+@dataclass(frozen=True)
+class Caption:
+    """Words with their log-probabilities; never a marker among them.
+
+    Attributes:
+        words: the T words.
+        logprobs: the log-probability of each word, given the picture and the words before it.
+        score: the length rule's score, `<end>` included.
+        alpha: attention while choosing each word, (T, [heads,] L).
+        beta: the gate at each word, (T,), or None.
+        grid: rows and columns of the L places.
+        image: where the picture came from.
+        model: which model spoke.
+        picture: the picture itself, for `show`.
+        region: the part of it the encoder saw: left, top, right, bottom.
+    """
+
+    words: tuple[str, ...]
+    logprobs: tuple[float, ...]
+    score: float
+    alpha: np.ndarray = field(repr=False)
+    beta: np.ndarray | None = field(repr=False)
+    grid: tuple[int, int]
+    image: str = ""
+    model: str = ""
+    picture: Image.Image | None = field(default=None, repr=False, compare=False)
+    region: tuple[float, float, float, float] | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, hypothesis: Hypothesis, vocabulary: Vocabulary, grid: tuple[int, int], **about: Any) -> Caption:
+        """The words of a hypothesis."""
+        words = tuple(vocabulary.decode(hypothesis.words))
+        logprobs = hypothesis.logprobs[: len(words)]
+        return cls(words, logprobs, hypothesis.score, hypothesis.alpha, hypothesis.beta, grid, **about)
+
+    @property
+    def text(self) -> str:
+        """The words as one writes them."""
+        return as_text(self.words)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The caption as `saywhy caption --json` prints it."""
+        pairs = zip(self.words, self.logprobs, strict=True)
+        return {
+            "image": self.image,
+            "caption": self.text,
+            "words": [{"word": word, "logprob": round(logprob, 6)} for word, logprob in pairs],
+            "score": round(self.score, 6),
+            "model": self.model,
+        }
+
+    def show(self) -> Image.Image:
+        """A figure of what the model looked at, word by word; a notebook displays it."""
+        from saywhy.reports.figure import attention_figure  # drawing is loaded only when something is drawn
+
+        return attention_figure(self)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def as_text(words: Sequence[str]) -> str:
+    """Words as one writes them: the tokeniser's clitics join their word.
+
+    >>> as_text(["a", "man", "'s", "dog", "does", "n't", "bark"])
+    "a man's dog doesn't bark"
+    """
+    return CLITIC.sub(r"\1", " ".join(words))

@@ -1,0 +1,36 @@
+"""The vectors a decoder may look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """L vectors a picture, and where in the picture they stand.
+
+    Attributes:
+        vectors: (B, L, D).
+        grid: rows and columns when the L vectors are a grid in reading order, L = rows · columns.
+    """
+
+    vectors: Tensor
+    grid: tuple[int, int]
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def select(self, rows: Tensor) -> Annotations:
+        """The annotations of these rows of the batch; a row may come more than once."""
+        return Annotations(self.vectors.index_select(0, rows), self.grid)
+
+    def repeat(self, times: int) -> Annotations:
+        """Each picture `times` times in a row, for beams and samples."""
+        return Annotations(self.vectors.repeat_interleave(times, dim=0), self.grid)
+
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Annotations:
+        """The same annotations on another device or in another precision."""
+        return Annotations(self.vectors.to(device, dtype), self.grid)

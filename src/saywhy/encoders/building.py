@@ -1,0 +1,36 @@
+"""From settings and weights to an encoder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from saywhy.encoders import timm_nets
+from saywhy.encoders.base import Encoder
+from saywhy.encoders.catalogue import encoders
+from saywhy.encoders.initial import settle_batch_norm
+from saywhy.encoders.settings import EncoderSettings
+from saywhy.encoders.weights import load_into, read_weights
+
+
+def build(settings: EncoderSettings, weights: str | Path | None) -> Encoder:
+    """Build the encoder these settings describe, with these weights."""
+    if weights == "none":
+        weights = None
+    make = timm_nets.build if settings.name.startswith(timm_nets.PREFIX) else build_registered
+    encoder = make(settings, weights)
+    if weights is None:
+        settle_batch_norm(encoder)
+    return encoder
+
+
+def build_registered(settings: EncoderSettings, weights: str | Path | None) -> Encoder:
+    """Build an encoder of the table; size and convention are its card's unless the settings differ."""
+    card = encoders[settings.name]
+    settings = replace(settings, size=settings.size or card.size, convention=settings.convention or card.convention)
+    body = card.make(settings)
+    if weights == "imagenet":
+        load_into(body, card.translate(card.fetch(card.name), body), f"{card.name}'s file of weights")
+    elif weights is not None:
+        load_into(body, card.translate(read_weights(weights), body), weights)
+    return Encoder(settings, body, card.width, settings.output_stride or card.stride)

@@ -1,0 +1,88 @@
+"""What a run is made of, built from its recipe: vocabulary, captioner, teachers, and what batches are cut from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from saywhy import captioners, encoders
+from saywhy.captioners.saving import load
+from saywhy.data.batches import Inputs
+from saywhy.data.inputs import KeptPictures, PictureFiles
+from saywhy.data.vocabulary import Vocabulary
+from saywhy.errors import UserError
+from saywhy.training.features import CachedFeatures, cached_features
+from saywhy.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+CANVAS = 1.125  # training crops are cut from a canvas this much larger than the encoder's input
+
+
+def build_vocabulary(recipe: Recipe, captions: Sequence[Sequence[Sequence[str]]]) -> Vocabulary:
+    """The words of the training captions that the recipe asks for."""
+    every = (words for own in captions for words in own)
+    vocabulary = Vocabulary.build(every, recipe.vocabulary.min_count, recipe.vocabulary.size)
+    if len(vocabulary.words) == 4:
+        wanted = recipe.vocabulary.min_count
+        raise UserError(f"no word occurs {wanted} times in the training captions: lower vocabulary.min_count")
+    return vocabulary
+
+
+def build_captioner(recipe: Recipe, words: int) -> captioners.Captioner:
+    """A captioner with pretrained encoder and fresh decoder; the seed decides the fresh weights."""
+    torch.manual_seed(recipe.seed)
+    asked = recipe.encoder
+    encoder = encoders.build(
+        asked.name,
+        asked.weights,
+        size=recipe.preprocessing.size,
+        output_stride=asked.output_stride,
+        train_batch_norm=asked.train_batch_norm,
+    )
+    encoder.finetune_from(asked.finetune_from or None)
+    return captioners.build(recipe.captioner.name, encoder, words, **recipe.captioner.settings)
+
+
+def load_teacher(
+    folder: str | Path, recipe: Recipe, vocabulary: Vocabulary, device: torch.device
+) -> captioners.Captioner:
+    """A trained captioner to learn from; it must read the same pixels and say the same words."""
+    saved = load(folder, device)
+    if saved.vocabulary != vocabulary or saved.preprocessing.size != recipe.preprocessing.size:
+        raise UserError(f"{folder} cannot teach this run: a teacher has the same vocabulary and input size")
+    return saved.captioner
+
+
+def picture_inputs(recipe: Recipe, paths: Sequence[Path], cache: Path | None) -> Inputs:
+    """Pixels: the encoder's input itself or, to be augmented, a larger canvas; kept decoded where there is a cache."""
+    how = recipe.preprocessing
+    side = round(how.size * CANVAS) if recipe.augmentation else how.size
+    prepare: Callable[[Image.Image], np.ndarray] = partial(how.canvas, side=side) if recipe.augmentation else how
+    files = PictureFiles(paths, (3, side, side), prepare, side)
+    kept_as = {"preprocessing": asdict(how), "canvas": recipe.augmentation is not None}
+    return KeptPictures(files, cache, kept_as) if cache else files
+
+
+def feature_inputs(
+    recipe: Recipe,
+    captioner: captioners.Captioner,
+    paths: Sequence[Path],
+    cache: Path,
+    workers: int,
+    fabric: Fabric,
+    watch: Callable[[dict[str, Any]], None],
+) -> CachedFeatures | None:
+    """Annotations from a cache, where the encoder is frozen and sees the same pixels each time; else None."""
+    trained = any(parameter.requires_grad for parameter in captioner.encoder.parameters())
+    if trained or recipe.augmentation or recipe.training.distil:
+        return None
+    return cached_features(captioner.encoder, recipe.preprocessing, paths, cache, workers, fabric, watch)

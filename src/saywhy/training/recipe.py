@@ -1,0 +1,195 @@
+"""A recipe: one TOML file that reproduces one experiment."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from saywhy.captioners import captioners
+from saywhy.data.augment import Augmentation
+from saywhy.data.batches import samplers
+from saywhy.data.preprocess import Preprocessing
+from saywhy.decoding import Decoding
+from saywhy.errors import UserError, closest
+from saywhy.training.optimisers import optimisers, schedules
+
+T = TypeVar("T")
+SELECTIONS = ("cider", "bleu4")
+
+
+@dataclass(frozen=True)
+class VocabularyRecipe:
+    """Words that occur `min_count` times in the training captions, or the `size` most frequent."""
+
+    min_count: int | None = 5
+    size: int | None = None
+
+
+@dataclass(frozen=True)
+class EncoderRecipe:
+    """Which encoder, with which weights, and what of it is trained.
+
+    Attributes:
+        name: a registered encoder or "timm:NAME".
+        weights: "imagenet", "none", or a file.
+        finetune_from: the first block that is trained, "all", or "" for none.
+        lr: the trained blocks' learning rate.
+        output_stride: for a finer grid, where the encoder can.
+    """
+
+    name: str = "efficientnet-lite2"
+    weights: str = "imagenet"
+    finetune_from: str = ""
+    lr: float = 1e-4
+    output_stride: int | None = None
+    train_batch_norm: bool = False
+
+
+@dataclass(frozen=True)
+class CaptionerRecipe:
+    """Which architecture, and its settings."""
+
+    name: str = "soft-attention"
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TrainingRecipe:
+    """How it is trained.
+
+    Attributes:
+        epochs: how often every training caption is seen.
+        batches: "pictures" or "equal-length".
+        batch: pictures, or captions of one length, in a batch, all processes together.
+        accumulate: batches added up before each step.
+        optimiser: "adam" or "rmsprop".
+        lr: the decoder's learning rate.
+        warmup: steps over which rates rise from zero.
+        schedule: how rates fall afterwards: "constant", "linear" or "cosine".
+        weight_decay: pull towards zero.
+        clip: largest norm of a gradient, 0 for any.
+        label_smoothing: share of each target spread over all words.
+        doubly_stochastic: λ of the attention penalty.
+        distil: weight of the teachers' word distributions as targets; the teachers are given when training starts.
+        average: memory of the running average of the weights, 0 for none.
+        select: what picks the best epoch on freely decoded dev captions: "cider" or "bleu4".
+        patience: epochs without a better score before training ends, 0 for never.
+        checkpoint_every: steps between checkpoints within an epoch, 0 for one an epoch.
+        precision: "auto" (bfloat16 where the machine has it), "bf16" or "float32".
+    """
+
+    epochs: int = 15
+    batches: str = "pictures"
+    batch: int = 64
+    accumulate: int = 1
+    optimiser: str = "adam"
+    lr: float = 5e-4
+    warmup: int = 100
+    schedule: str = "cosine"
+    weight_decay: float = 0.0
+    clip: float = 5.0
+    label_smoothing: float = 0.0
+    doubly_stochastic: float = 1.0
+    distil: float = 0.0
+    average: float = 0.0
+    select: str = "cider"
+    patience: int = 0
+    checkpoint_every: int = 0
+    precision: str = "auto"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All of it. Every table may be left out; what is left out has its default."""
+
+    name: str = "captioner"
+    seed: int = 0
+    vocabulary: VocabularyRecipe = VocabularyRecipe()
+    preprocessing: Preprocessing = Preprocessing()
+    augmentation: Augmentation | None = None
+    encoder: EncoderRecipe = EncoderRecipe()
+    captioner: CaptionerRecipe = CaptionerRecipe()
+    training: TrainingRecipe = TrainingRecipe()
+    decoding: Decoding = Decoding()
+
+    def __post_init__(self) -> None:
+        for registry, name in (
+            (samplers, self.training.batches),
+            (optimisers, self.training.optimiser),
+            (schedules, self.training.schedule),
+            (captioners, self.captioner.name),
+        ):
+            _ = registry[name]
+        if self.training.select not in SELECTIONS:
+            raise UserError(f"unknown selection {self.training.select!r}: {closest(self.training.select, SELECTIONS)}")
+        known = {each.name for each in dataclasses.fields(captioners[self.captioner.name].Settings)}
+        for key in self.captioner.settings:
+            if key not in known:
+                raise UserError(f"captioner {self.captioner.name} has no setting {key!r}: {closest(key, known)}")
+
+
+def read_recipe(path: str | Path, **changes: Any) -> Recipe:
+    """Read a recipe; `changes` such as `seed=1` or `encoder={"weights": "none"}` go over what it says."""
+    try:
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such recipe") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not TOML ({error})") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    try:
+        return from_table(_merged(table, changes))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def from_table(table: dict[str, Any]) -> Recipe:
+    """A recipe from nested dictionaries, as TOML and JSON give them."""
+    table = dict(table)
+    if isinstance(table.get("captioner"), dict) and "settings" not in table["captioner"]:
+        settings = dict(table["captioner"])  # in a recipe the settings stand beside the name
+        table["captioner"] = {"name": settings.pop("name", CaptionerRecipe.name), "settings": settings}
+    return _build(Recipe, table, "")
+
+
+def _merged(table: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(table)
+    for key, value in changes.items():
+        merged[key] = _merged(merged.get(key, {}), value) if isinstance(value, dict) else value
+    return merged
+
+
+def _build(cls: type[T], table: dict[str, Any], place: str) -> T:
+    """Fill a dataclass, refusing keys it does not have and values of another type."""
+    hints = typing.get_type_hints(cls)
+    values = {}
+    for key, value in table.items():
+        if key not in hints:
+            raise UserError(f"unknown key {place + key!r}: {closest(key, hints)}")
+        values[key] = _fitted(hints[key], value, place + key)
+    return cls(**values)
+
+
+def _fitted(hint: Any, value: Any, place: str) -> Any:
+    if isinstance(hint, types.UnionType):
+        if value is None:
+            return None
+        hint = next(each for each in typing.get_args(hint) if each is not types.NoneType)
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, dict):
+            raise UserError(f"{place!r} must be a table")
+        return _build(typing.cast(type, hint), value, f"{place}.")
+    if typing.get_origin(hint) is tuple and isinstance(value, list | tuple):
+        return tuple(value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    plain = typing.get_origin(hint) or hint
+    if not isinstance(value, plain) or (plain is int and isinstance(value, bool)):
+        raise UserError(f"{place!r} must be {plain.__name__}, not {value!r}")
+    return value

@@ -1,0 +1,302 @@
+"""A training run: from a recipe and a data set to a model folder.
+
+Randomness is a function of the seed and the step alone: the order of batches comes from (seed, epoch),
+dropout and augmentation from (seed, step, process). So a run that was killed goes on from its checkpoint as
+if nothing had happened, and nothing but weights, optimiser and counters has to be kept.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from saywhy.captioners import Captioner
+from saywhy.captioners.saving import WEIGHTS, SavedModel, save_weights
+from saywhy.data.batches import Batch, Batches, Pair, share
+from saywhy.data.datasets import Dataset
+from saywhy.data.inputs import default_workers
+from saywhy.data.tokenise import tokenise
+from saywhy.data.vocabulary import PAD
+from saywhy.errors import UserError
+from saywhy.files import write_text
+from saywhy.metrics import bleu, cider
+from saywhy.metrics.evaluation import caption_split
+from saywhy.training.checkpoint import CHECKPOINT, Progress, restore_checkpoint, save_checkpoint
+from saywhy.training.engine import engine
+from saywhy.training.log import RunLog, plot_curves
+from saywhy.training.machine import machine
+from saywhy.training.objectives import LogLikelihood, as_vector
+from saywhy.training.optimisers import Average, optimisers, parameter_groups, set_rates
+from saywhy.training.parts import (
+    build_captioner,
+    build_vocabulary,
+    feature_inputs,
+    load_teacher,
+    picture_inputs,
+)
+from saywhy.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+RUN = "run.json"
+Watch = Callable[[dict[str, Any]], None]
+
+
+def train(
+    recipe: Recipe,
+    data: Dataset,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    device: str = "auto",
+    workers: int | None = None,
+    cache: str | Path | None = None,
+    teachers: Sequence[str | Path] = (),
+    watch: Watch = lambda event: None,
+) -> Progress:
+    """Train, and leave the best model on dev in `out`.
+
+    Args:
+        recipe: what to train, and how.
+        data: captioned pictures with a train and a dev split.
+        out: the run's folder.
+        resume: go on from the checkpoint in `out`.
+        device: "auto", "cpu", "cuda" or "mps".
+        workers: processes that read pictures.
+        cache: a folder to keep decoded pictures and frozen features in, for other runs to use too. Without
+            it, decoded pictures are not kept and features are kept in the run's folder.
+        teachers: model folders to learn from, where the recipe says `distil`.
+        watch: told of every step, epoch and broken picture.
+    """
+    out = Path(out)
+    if not resume and (out / CHECKPOINT).exists():
+        raise UserError(f"{out} holds a run already: go on with --resume, or choose another --out")
+    if resume and not (out / CHECKPOINT).exists():
+        raise UserError(f"{out}: no checkpoint to resume from; start without --resume")
+    if bool(recipe.training.distil) != bool(teachers):
+        raise UserError("a recipe with distil needs teachers, and teachers a recipe with distil: see --teacher")
+    fabric = engine(recipe.training.precision, device)
+    workers = default_workers() if workers is None else workers
+    run = Run(recipe, data, out, fabric, workers, Path(cache) if cache else None, teachers, watch)
+    if resume:
+        run.restore()
+    return run.train()
+
+
+class Run:
+    """One run in its folder."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        data: Dataset,
+        out: Path,
+        fabric: Fabric,
+        workers: int,
+        cache: Path | None,
+        teachers: Sequence[str | Path],
+        watch: Watch,
+    ) -> None:
+        self.recipe, self.out, self.fabric, self.workers, self.watch = recipe, out, fabric, workers, watch
+        self.learning, self.dev = data.split("train"), data.split("dev")
+        captions = [[tokenise(text) for text in picture.captions] for picture in self.learning.pictures]
+        paths = [picture.path for picture in self.learning.pictures]
+        self.vocabulary = build_vocabulary(recipe, captions)
+        self.captioner = build_captioner(recipe, len(self.vocabulary)).to(fabric.device)
+        features = out / "cache" if cache is None else cache
+        self.features = feature_inputs(recipe, self.captioner, paths, features, workers, fabric, watch)
+        inputs = self.features or picture_inputs(recipe, paths, cache)
+        self.batches = Batches(captions, self.vocabulary, inputs)
+        self._set_up([load_teacher(folder, recipe, self.vocabulary, fabric.device) for folder in teachers])
+        self.progress = Progress()
+        self.broken: set[str] = set()
+
+    def _set_up(self, teachers: list[Captioner]) -> None:
+        how = self.recipe.training
+        objective = LogLikelihood(
+            self.captioner,
+            self.recipe.preprocessing.size,
+            self.recipe.augmentation,
+            how.label_smoothing,
+            how.doubly_stochastic,
+            teachers,
+            how.distil,
+        )
+        groups = parameter_groups(self.captioner, how.lr, self.recipe.encoder.lr)
+        self.optimiser = optimisers[how.optimiser](groups, how.weight_decay)
+        self.objective, self.stepper = self.fabric.setup(objective, self.optimiser)
+        self.average = Average(self.captioner, how.average) if how.average else None
+
+    @property
+    def saved(self) -> SavedModel:
+        """The model as its folder describes it."""
+        recipe = self.recipe
+        return SavedModel(recipe.name, self.captioner, self.vocabulary, recipe.preprocessing, asdict(recipe.decoding))
+
+    def restore(self) -> None:
+        """Go on from the checkpoint in the run's folder."""
+        path = self.out / CHECKPOINT
+        table = json.loads(json.dumps(asdict(self.recipe)))
+        self.progress = restore_checkpoint(path, self.captioner, self.optimiser, self.average, table)
+
+    def train(self) -> Progress:
+        """Train to the end of the recipe, or until patience ends."""
+        progress, how, first = self.progress, self.recipe.training, self.fabric.is_global_zero
+        log = RunLog(self.out, progress.step) if first else None
+        if first and not progress.step:
+            self.saved.describe_in(self.out)
+            self._note()
+        while progress.epoch < how.epochs and not progress.finished:
+            self._train_epoch(log)
+            if log:
+                self._evaluate(log)
+            progress.best, progress.best_epoch = self.fabric.broadcast((progress.best, progress.best_epoch))
+            waited = progress.epoch - progress.best_epoch
+            progress.epoch, progress.batch = progress.epoch + 1, 0
+            progress.finished = progress.epoch == how.epochs or 0 < how.patience <= waited
+            self._checkpoint()
+        if log:
+            log.close()
+            plot_curves(self.out)
+        return progress
+
+    def _train_epoch(self, log: RunLog | None) -> None:
+        progress, how, fabric = self.progress, self.recipe.training, self.fabric
+        order = self.batches.order(how.batches, how.batch, self.recipe.seed, progress.epoch)
+        steps = -(-len(order) // how.accumulate) * how.epochs
+        left = order[progress.batch :]
+        loader = iter(self._loader(share(left, fabric.global_rank, fabric.world_size)))
+        self.objective.train()
+        began, pictures = time.monotonic(), 0
+        for start in range(0, len(left), how.accumulate):
+            group = left[start : start + how.accumulate]
+            sums = self._step([next(loader) for _ in group], steps)
+            progress.batch += len(group)
+            progress.step += 1
+            pictures += sum(len({picture for picture, _ in pairs}) for pairs in group)
+            if log:
+                self._tell(log, sums, steps, pictures / (time.monotonic() - began))
+            if how.checkpoint_every and progress.step % how.checkpoint_every == 0:
+                progress.seconds += time.monotonic() - began
+                self._checkpoint()
+                began, pictures = time.monotonic(), 0
+        progress.seconds += time.monotonic() - began
+
+    def _tell(self, log: RunLog, sums: torch.Tensor, steps: int, speed: float) -> None:
+        loss, log_loss, words, captions = sums.tolist()
+        event = {
+            "epoch": self.progress.epoch + 1,
+            "loss": log_loss / max(words, 1),
+            "objective": loss / max(captions, 1),
+            "lr": self.optimiser.param_groups[0]["lr"],
+            "pictures_per_second": speed,
+        }
+        log.write(self.progress.step, **event)
+        self.watch({"kind": "step", "step": self.progress.step, "steps": steps, **event})
+
+    def _loader(self, order: list[list[Pair]]) -> DataLoader:
+        return DataLoader(
+            self.batches,
+            sampler=order,  # type: ignore[arg-type]  # any iterable of what `Batches` is indexed by
+            batch_size=None,
+            num_workers=min(self.workers, len(order)),
+            pin_memory=self.fabric.device.type == "cuda",
+        )
+
+    def _step(self, group: list[Batch], steps: int) -> torch.Tensor:
+        """One optimiser step over some batches; gives the sums of the loss over all processes."""
+        how, fabric, step = self.recipe.training, self.fabric, self.progress.step
+        torch.manual_seed(hash((self.recipe.seed, step, fabric.global_rank)) % 2**63)
+        set_rates(self.optimiser, how.schedule, step, steps, how.warmup)
+        everywhere = torch.zeros(4, dtype=torch.float64, device=fabric.device)
+        here = sum(int((batch.words != PAD).any(dim=1).sum()) for batch in group)
+        captions = self._summed(torch.tensor(here, device=fabric.device))
+        for number, batch in enumerate(group):
+            self._name_broken(batch)
+            batch = batch.to(fabric.device)
+            grid = self.features.grid if self.features else None
+            with fabric.no_backward_sync(self.objective, enabled=number < len(group) - 1):
+                sums = self.objective(batch.inputs, batch.mirror, batch.words, batch.owner, grid)
+                # processes' gradients are averaged, and the loss is a mean over the captions of all of them
+                fabric.backward(sums.loss * fabric.world_size / captions.clamp(min=1))
+            everywhere += as_vector(sums)
+        everywhere = self._summed(everywhere)
+        if not bool(everywhere.isfinite().all()):
+            raise UserError(f"the loss is no longer a number at step {step + 1}: lower training.lr or clip more")
+        if how.clip:
+            fabric.clip_gradients(self.objective, self.stepper, max_norm=how.clip)
+        self.stepper.step()
+        self.stepper.zero_grad()
+        if self.average:
+            self.average.update(step)
+        return everywhere
+
+    def _summed(self, here: torch.Tensor) -> torch.Tensor:
+        """The sum over all processes."""
+        everywhere = self.fabric.all_reduce(here, reduce_op="sum")
+        assert isinstance(everywhere, torch.Tensor)
+        return everywhere
+
+    def _name_broken(self, batch: Batch) -> None:
+        for line in batch.broken:
+            if line not in self.broken:
+                self.broken.add(line)
+                self.watch({"kind": "broken", "line": line, "count": len(self.broken)})
+
+    def _evaluate(self, log: RunLog) -> None:
+        """Score dev with the averaged weights, where there are any, and keep the best."""
+        progress, how = self.progress, self.recipe.training
+        with self.average.swapped() if self.average else nullcontext():
+            scores = self._dev_scores()
+            if scores[how.select] > progress.best:
+                progress.best, progress.best_epoch = scores[how.select], progress.epoch
+                save_weights(self.captioner, self.out / WEIGHTS)
+        event = {"epoch": progress.epoch + 1, **scores, "best": progress.best}
+        progress.history.append(event)
+        log.write(progress.step, **event)
+        self.watch({"kind": "epoch", "epochs": how.epochs, "select": how.select, **event})
+
+    def _dev_scores(self) -> dict[str, float]:
+        """CIDEr and BLEU-4 of freely decoded dev captions, in percent."""
+        recipe, pictures = self.recipe, self.dev.pictures
+        with self.fabric.autocast():
+            said = caption_split(
+                self.captioner, self.vocabulary, recipe.preprocessing, pictures, recipe.decoding,
+                batch=100, workers=self.workers,
+            )  # fmt: skip
+        candidates = [said.captions[picture.name].words for picture in pictures if picture.name in said.captions]
+        references = [picture.captions for picture in pictures if picture.name in said.captions]
+        return {
+            "cider": 100 * cider(candidates, references).cider,
+            "bleu4": 100 * bleu(candidates, references).bleu[3],
+        }
+
+    def _checkpoint(self) -> None:
+        if self.fabric.is_global_zero:
+            path, table = self.out / CHECKPOINT, asdict(self.recipe)
+            save_checkpoint(path, self.captioner, self.optimiser, self.average, self.progress, table)
+            self._note()
+        self.fabric.barrier()
+
+    def _note(self) -> None:
+        """Say in run.json what was trained, from what, on what."""
+        about = {
+            "recipe": asdict(self.recipe),
+            "data": {"name": self.learning.name, "train": len(self.learning), "dev": len(self.dev)},
+            "vocabulary": len(self.vocabulary),
+            "parameters": sum(p.numel() for p in self.captioner.parameters()),
+            "progress": asdict(self.progress),
+            "broken": sorted(self.broken),
+            "processes": self.fabric.world_size,
+            **machine(self.fabric.device),
+        }
+        write_text(self.out / RUN, json.dumps(about, indent=2) + "\n")

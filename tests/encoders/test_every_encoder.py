@@ -1,0 +1,136 @@
+"""What holds of every registered encoder, and of one network of each kind that timm has."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from saywhy import encoders
+from saywhy.encoders.base import Encoder
+from saywhy.errors import UserError
+
+SIDE = 96
+CARDS = {card.name: card for card in encoders.registered()}
+TIMM = ["timm:test_vit", "timm:test_resnet", "timm:test_efficientnet"]
+
+
+@pytest.fixture(scope="module", params=[*CARDS, *TIMM])
+def encoder(request: pytest.FixtureRequest) -> Encoder:
+    torch.manual_seed(0)
+    return encoders.build(request.param, weights=None, size=160)
+
+
+@pytest.fixture(autouse=True)
+def _frozen_again(encoder: Encoder):
+    yield
+    encoder.finetune_from(None)
+    encoder.eval()
+
+
+@pytest.fixture(scope="module")
+def pixels() -> torch.Tensor:
+    return torch.randint(0, 256, (3, 3, SIDE, SIDE + 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+
+
+def test_annotations_are_one_contiguous_vector_for_each_cell_of_the_grid(encoder, pixels):
+    annotations = encoder(pixels)
+    rows, columns = annotations.grid
+    assert annotations.vectors.shape == (3, rows * columns, encoder.width)
+    assert annotations.vectors.is_contiguous()
+    assert annotations.vectors.isfinite().all()
+    assert annotations.vectors.std() > 1e-3
+
+
+def test_cells_are_in_reading_order(encoder, pixels):
+    features = encoder.features(encoder.normalise(pixels))
+    columns = features.shape[-1]
+    torch.testing.assert_close(encoder(pixels).vectors[:, columns - 1], features[:, :, 0, columns - 1])
+
+
+def test_width_stride_and_card_are_true_at_the_usual_size(encoder):
+    card = CARDS.get(encoder.settings.name)
+    size = card.size if card else encoder.size
+    with torch.no_grad():
+        annotations = encoder(torch.zeros(1, 3, size, size))
+    assert annotations.vectors.shape[2] == encoder.width
+    assert abs(size / annotations.grid[0] - encoder.stride) < encoder.stride / 4
+    if card:
+        assert (annotations.grid, encoder.width, encoder.stride) == (card.grid, card.width, card.stride)
+
+
+def test_bytes_and_floats_are_the_same_picture(encoder, pixels):
+    torch.testing.assert_close(encoder(pixels).vectors, encoder(pixels.float()).vectors, rtol=0, atol=0)
+
+
+def test_a_picture_alone_is_annotated_as_among_others(encoder, pixels):
+    torch.testing.assert_close(encoder(pixels[1:2]).vectors, encoder(pixels).vectors[1:2], rtol=1e-3, atol=1e-3)
+
+
+def test_pixels_are_normalised_by_the_stated_convention(encoder, pixels):
+    picture = pixels[:1].double()
+    channels = picture[:, [2, 1, 0]] if encoder.convention.channels == "bgr" else picture
+    for i, (mean, std) in enumerate(zip(encoder.convention.mean, encoder.convention.std, strict=True)):
+        expected = ((channels[:, i] - mean) / std).float()
+        torch.testing.assert_close(encoder.normalise(pixels)[:1, i], expected, rtol=1e-5, atol=1e-4)
+
+
+def test_a_fresh_encoder_trains_nothing(encoder, pixels):
+    assert not any(parameter.requires_grad for parameter in encoder.parameters())
+    assert not encoder.train()(pixels).vectors.requires_grad
+    assert not any(module.training for module in encoder.body.modules())
+
+
+def test_fine_tuning_trains_from_a_block_on(encoder):
+    blocks = encoder.blocks()
+    start = len(blocks) // 2
+    encoder.finetune_from(blocks[start])
+    for position, block in enumerate(blocks):
+        wanted = [p.requires_grad for p in encoder.body.get_submodule(block).parameters()]
+        assert wanted
+        assert all(w == (position >= start) for w in wanted)
+
+
+def test_fine_tuning_all_trains_every_parameter(encoder):
+    encoder.finetune_from("all")
+    assert all(parameter.requires_grad for parameter in encoder.parameters())
+
+
+def test_an_unknown_block_is_answered_with_the_known_ones(encoder):
+    with pytest.raises(UserError, match=encoder.blocks()[-1]) as error:
+        encoder.finetune_from("nonsense")
+    assert "\n" not in str(error.value)
+
+
+def test_gradient_reaches_the_trained_blocks_and_no_other(encoder, pixels):
+    blocks = encoder.blocks()
+    start = max(len(blocks) - 3, 1)
+    encoder.finetune_from(blocks[start])
+    encoder.train()(pixels).vectors.square().sum().backward()
+    for position, block in enumerate(blocks):
+        gradients = [p.grad for p in encoder.body.get_submodule(block).parameters()]
+        if position < start:
+            assert all(gradient is None for gradient in gradients)
+        else:
+            assert any(gradient is not None and gradient.abs().sum() > 0 for gradient in gradients), block
+    encoder.zero_grad(set_to_none=True)
+
+
+def test_batch_statistics_stay_fixed_in_training(encoder, pixels):
+    encoder.finetune_from("all")
+    before = {name: buffer.clone() for name, buffer in encoder.named_buffers()}
+    with torch.no_grad():
+        evaluated = encoder.eval()(pixels).vectors
+        trained = encoder.train()(pixels).vectors
+    for name, buffer in encoder.named_buffers():
+        assert torch.equal(buffer, before[name]), name
+    torch.testing.assert_close(trained, evaluated)
+
+
+def test_settings_through_json_and_weights_rebuild_the_network(encoder, pixels):
+    saved = json.loads(json.dumps(dataclasses.asdict(encoder.settings)))
+    rebuilt = encoders.build(weights="none", **saved)
+    assert rebuilt.settings == encoder.settings
+    rebuilt.load_state_dict(encoder.state_dict())
+    with torch.no_grad():
+        torch.testing.assert_close(rebuilt.eval()(pixels).vectors, encoder.eval()(pixels).vectors)

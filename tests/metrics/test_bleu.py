@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from reference import metrics as reference
+from saywhy.errors import UserError
+from saywhy.metrics import Bleu, bleu
+
+
+@pytest.mark.data
+def test_bleu_equals_pycocoevalcap_on_a_thousand_captions(thousand, as_lines):
+    theirs = pytest.importorskip("pycocoevalcap.bleu.bleu").Bleu(4)
+    whole, each = theirs.compute_score(*as_lines(thousand), verbose=0)
+    ours = bleu(*thousand)
+    assert ours.bleu == pytest.approx(whole, abs=1e-12)
+    np.testing.assert_allclose(ours.per_caption, np.array(each).T, atol=1e-12)
+
+
+def test_bleu_equals_its_slow_twin(random_corpus):
+    with_penalty, without = reference.bleu(*random_corpus)
+    ours = bleu(*random_corpus)
+    assert ours.bleu == pytest.approx(with_penalty, abs=1e-14)
+    assert ours.no_penalty == pytest.approx(without, abs=1e-14)
+
+
+def test_the_counts_and_lengths_behind_the_score_are_given():
+    score = bleu(["a a a b"], [["a a b", "c c c c c"]])
+    assert score.correct == (3, 2, 1, 0)
+    assert score.guessed == (4, 3, 2, 1)
+    assert (score.candidate_length, score.reference_length) == (4, 3)
+
+
+def test_of_two_equally_close_references_the_shorter_counts():
+    assert bleu(["a b c"], [["a b c d", "a b"]]).reference_length == 2
+
+
+def test_an_ngram_that_overlaps_itself_is_counted_at_every_place():
+    assert bleu(["x x x x"], [["x x x"]]).correct == (3, 2, 1, 0)
+
+
+def test_a_short_candidate_pays_the_brevity_penalty_and_only_then():
+    short = bleu(["a dog"], [["a dog runs away"]])
+    assert short.brevity_penalty == pytest.approx(np.exp(1 - 4 / 2), rel=1e-6)
+    assert short.bleu[0] == pytest.approx(short.no_penalty[0] * short.brevity_penalty)
+    assert bleu(["a dog runs far away"], [["a dog runs away"]]).brevity_penalty == 1
+
+
+def test_an_empty_candidate_scores_zero():
+    assert bleu([""], [["a dog"]]).bleu == (0, 0, 0, 0)
+
+
+def test_a_perfect_caption_scores_one():
+    assert bleu(["Ein Hund läuft über Gräser!"], [["ein hund läuft über gräser"]]).bleu == pytest.approx([1] * 4)
+
+
+def test_batches_add_up_to_the_whole(random_corpus):
+    candidates, references = random_corpus
+    metric = Bleu()
+    metric.update(candidates[:5], references[:5])
+    metric.update(candidates[5:], references[5:])
+    assert metric.compute() == bleu(candidates, references)
+    metric.reset()
+    metric.update(["a dog"], [["a dog"]])
+    assert metric.compute() == bleu(["a dog"], [["a dog"]])
+
+
+@pytest.mark.parametrize(
+    ("candidates", "references", "says"),
+    [
+        (["a"], [["a"], ["b"]], "1 candidates but references for 2"),
+        (["a", "b"], [["a"], []], "picture 1 .* no reference"),
+        ([], [], "no captions"),
+        ("a dog", [["a"]], "not as text"),
+        (["a"], ["a dog"], "not as text"),
+    ],
+)
+def test_captions_that_do_not_fit_together_are_refused_in_one_line(candidates, references, says):
+    with pytest.raises(UserError, match=says) as error:
+        bleu(candidates, references)
+    assert "\n" not in str(error.value)
+
+
+def test_an_empty_metric_cannot_be_computed():
+    with pytest.raises(UserError, match="no captions"):
+        Bleu().compute()

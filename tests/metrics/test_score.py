@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+from saywhy.errors import UserError
+from saywhy.metrics import MeteorScore, MetricUnavailable, Signature, bleu, cider, rouge_l, score, signature
+
+_CANDIDATES = ["A dog runs.", "Two men sit on a bench."]
+_REFERENCES = [["A brown dog runs.", "The dog is running."], ["Two men on a bench.", "Men sit.", "Old men."]]
+
+
+@pytest.fixture
+def without_java_programs(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+
+def test_scores_are_those_of_the_single_metrics_in_percent():
+    scores = score(_CANDIDATES, _REFERENCES, meteor=False, spice=False).as_dict()
+    parts = bleu(_CANDIDATES, _REFERENCES)
+    assert scores["bleu"] == pytest.approx([100 * value for value in parts.bleu])
+    assert scores["bleu_no_penalty"] == pytest.approx([100 * value for value in parts.no_penalty])
+    assert scores["rouge_l"] == pytest.approx(100 * rouge_l(_CANDIDATES, _REFERENCES).rouge_l)
+    assert scores["cider"] == pytest.approx(100 * cider(_CANDIDATES, _REFERENCES).cider)
+
+
+def test_the_dictionary_has_its_nine_keys_and_survives_json():
+    scores = score(_CANDIDATES, _REFERENCES, meteor=False, spice=False).as_dict()
+    keys = "bleu bleu_no_penalty meteor rouge_l cider spice n signature notes"
+    assert list(scores) == keys.split()
+    assert json.loads(json.dumps(scores)) == scores
+    assert scores["meteor"] is None
+    assert scores["notes"] == []
+
+
+@pytest.mark.usefixtures("without_java_programs")
+def test_what_cannot_be_had_is_left_out_with_a_note():
+    scores = score(_CANDIDATES, _REFERENCES)
+    assert scores.meteor is None
+    assert [note.split(":")[0] for note in scores.notes] == ["METEOR left out", "SPICE left out"]
+
+
+@pytest.mark.usefixtures("without_java_programs")
+@pytest.mark.parametrize("metric", ["meteor", "spice"])
+def test_what_is_insisted_on_and_cannot_be_had_is_an_error(metric):
+    with pytest.raises(MetricUnavailable):
+        score(_CANDIDATES, _REFERENCES, **{"meteor": False, "spice": False, metric: True})
+
+
+@pytest.mark.skipif(shutil.which("java") is None, reason="its version is asked for, and Java is missing")
+def test_meteor_and_its_java_enter_the_signature(monkeypatch):
+    measured = MeteorScore(0.25, np.array([0.25, 0.25]))
+    module = sys.modules["saywhy.metrics.score"]  # its name in the package is the function's
+    monkeypatch.setattr(module, "meteor_score", lambda words, groups: measured)
+    scores = score(_CANDIDATES, _REFERENCES, meteor=True, spice=False)
+    assert scores.as_dict()["meteor"] == 25
+    assert scores.signature.meteor == "1.5"
+    assert scores.signature.java[0].isdigit()
+
+
+def test_the_signature_tells_what_the_captions_tell_and_keeps_what_it_was_told():
+    told = Signature(split="test", decode="beam5", length=0.7, saywhy="9")
+    scores = score(_CANDIDATES, _REFERENCES, meteor=False, spice=False, signature=told)
+    expected = "tok:ptb|refs:2-3|n:2|split:test|decode:beam5|length:0.7|case:lower|saywhy:9"
+    assert str(scores.signature) == expected
+
+
+def test_captions_that_came_as_words_are_not_said_to_be_tokenised_here():
+    words = [["A", "Dog"]]
+    scores = score(words, [words], meteor=False, spice=False)
+    assert str(scores.signature).startswith("tok:given|refs:1|n:1|saywhy:")
+
+
+def test_a_signature_names_the_version_even_where_nothing_is_installed(monkeypatch):
+    from importlib import metadata
+
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    assert signature(n=1) == "n:1|saywhy:unknown"
+
+
+def test_a_signature_refuses_parts_it_does_not_know_or_could_not_be_read_back():
+    with pytest.raises(UserError, match="no part 'beam'"):
+        signature(beam=5)
+    with pytest.raises(UserError, match="split cannot be"):
+        signature(split="a|b")

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import stat
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from saywhy.metrics import MetricUnavailable, Spice, spice
+
+# A stand-in for SPICE: reads what the program would, and answers in its format, the last picture first.
+_PROGRAM = """
+import json, sys
+at = sys.argv.index("-jar")
+items = json.load(open(sys.argv[at + 2]))
+f = {i["image_id"]: float(i["test"] in i["refs"]) for i in items}
+answers = [{"image_id": key, "scores": {"All": {"f": value}}} for key, value in f.items()]
+json.dump(answers[::-1], open(sys.argv[sys.argv.index("-out") + 1], "w"))
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A pycocoevalcap with SPICE in it but no parser; gives the folder where the parser belongs."""
+    library = tmp_path / "spice" / "lib"
+    library.mkdir(parents=True)
+    (tmp_path / "spice" / "spice-1.0.jar").touch()
+    found = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: found)
+    return library
+
+
+def _java(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = folder / "java"
+    java.write_text(f"#!{sys.executable}\n{script}")
+    java.chmod(java.stat().st_mode | stat.S_IEXEC)
+    monkeypatch.setenv("PATH", str(folder))
+
+
+def _parser(library: Path) -> None:
+    for name in ("stanford-corenlp-3.6.0.jar", "stanford-corenlp-3.6.0-models.jar"):
+        (library / name).touch()
+
+
+def test_spice_says_which_files_are_missing_and_where_they_belong(installed):
+    with pytest.raises(MetricUnavailable) as error:
+        spice(["a"], [["a"]])
+    assert "stanford-corenlp-3.6.0.jar and stanford-corenlp-3.6.0-models.jar" in str(error.value)
+    assert str(installed) in str(error.value)
+
+
+def test_spice_gives_each_caption_its_own_score(installed, monkeypatch):
+    _parser(installed)
+    _java(installed, _PROGRAM, monkeypatch)
+    metric = Spice()
+    metric.update(["a dog", "a cat"], [["a dog", "dogs"], ["a dog"]])
+    metric.update(["men"], [["men"]])
+    assert metric.compute().per_caption.tolist() == [1, 0, 1]
+    assert metric.compute().spice == pytest.approx(2 / 3)
+
+
+def test_a_failing_program_is_reported_with_its_reason(installed, monkeypatch):
+    _parser(installed)
+    _java(installed, "import sys; sys.exit('no space')", monkeypatch)
+    with pytest.raises(MetricUnavailable, match="code 1: no space"):
+        spice(["a"], [["a"]])

@@ -1,0 +1,81 @@
+"""The metrics in the plainest way: loops, floats, straight from the equations. Slow, and meant to be read."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+
+def ngrams(words, n):
+    return [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
+
+
+def bleu(candidates, references):
+    """BLEU-1 to BLEU-4 with and without brevity penalty."""
+    correct, guessed = [0] * 4, [0] * 4
+    length = target = 0
+    for candidate, group in zip(candidates, references, strict=True):
+        length += len(candidate)
+        target += sorted((abs(len(r) - len(candidate)), len(r)) for r in group)[0][1]
+        for n in range(1, 5):
+            for gram, count in Counter(ngrams(candidate, n)).items():
+                correct[n - 1] += min(count, max(ngrams(reference, n).count(gram) for reference in group))
+            guessed[n - 1] += len(ngrams(candidate, n))
+    ratio = (length + 1e-15) / (target + 1e-9)
+    penalty = math.exp(1 - 1 / ratio) if ratio < 1 else 1.0
+    plain, product = [], 1.0
+    for n in range(1, 5):
+        product *= (correct[n - 1] + 1e-15) / (guessed[n - 1] + 1e-9)
+        plain.append(product ** (1 / n))
+    return [value * penalty for value in plain], plain
+
+
+def longest_common_subsequence(one, other):
+    """Dynamic programming over all prefixes."""
+    table = {}
+    for i in range(len(one) + 1):
+        for j in range(len(other) + 1):
+            if i == 0 or j == 0:
+                table[i, j] = 0
+            elif one[i - 1] == other[j - 1]:
+                table[i, j] = table[i - 1, j - 1] + 1
+            else:
+                table[i, j] = max(table[i - 1, j], table[i, j - 1])
+    return table[len(one), len(other)]
+
+
+def rouge_l(candidates, references, beta=1.2):
+    """ROUGE-L of each caption."""
+    scores = []
+    for candidate, group in zip(candidates, references, strict=True):
+        lengths = [longest_common_subsequence(candidate, reference) for reference in group]
+        p = max(common / max(1, len(candidate)) for common in lengths)
+        r = max(common / max(1, len(reference)) for common, reference in zip(lengths, group, strict=True))
+        scores.append((1 + beta**2) * p * r / (r + beta**2 * p) if p else 0.0)
+    return scores
+
+
+def cider(candidates, references, documents=None):
+    """CIDEr-D of each caption; `documents`: the reference groups to count document frequencies in."""
+    documents = references if documents is None else documents
+    return [_cider_of_one(c, group, documents) for c, group in zip(candidates, references, strict=True)]
+
+
+def _cider_of_one(candidate, group, documents):
+    total = 0.0
+    for reference in group:
+        difference = max(0, len(candidate) - 1) - max(0, len(reference) - 1)
+        for n in range(1, 5):
+            h, r = _tf_idf(candidate, n, documents), _tf_idf(reference, n, documents)
+            norms = math.sqrt(sum(v * v for v in h.values())) * math.sqrt(sum(v * v for v in r.values()))
+            dot = sum(min(h[gram], r[gram]) * r[gram] for gram in h if gram in r)
+            total += (dot / norms if norms else 0.0) * math.exp(-(difference**2) / (2 * 6.0**2))
+    return 10 * total / 4 / len(group)
+
+
+def _tf_idf(words, n, documents):
+    vector = {}
+    for gram, count in Counter(ngrams(words, n)).items():
+        df = sum(any(gram in ngrams(reference, n) for reference in group) for group in documents)
+        vector[gram] = count * (math.log(len(documents)) - math.log(max(1, df)))
+    return vector
