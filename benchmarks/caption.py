@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 PARTS = ("open", "prepare", "encode", "decode")
@@ -50,7 +51,7 @@ def measure(picture: Path, repeats: int) -> dict[str, float]:
             decode(model.captioner, annotations, model.decoding)
             marks.append(time.perf_counter())
         if repeat >= 3:  # the first ones warm up
-            for part, (start, end) in zip(PARTS, zip(marks, marks[1:], strict=False), strict=True):
+            for part, (start, end) in zip(PARTS, pairwise(marks), strict=True):
                 times[part].append(end - start)
     return {part: statistics.median(values) for part, values in times.items()}
 

@@ -3,9 +3,28 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# The slow twins in tests/reference are imported as `reference`, the small captioners and pictures as `tiny`.
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread_for_tiny_things(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Threads cost tiny tensors more than they give, and far more where other programs run beside."""
+    if not hasattr(getattr(request, "module", None), "tiny"):
+        yield
+        return
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
@@ -17,10 +17,22 @@ from saywhy.captioners.saving import CONFIG, SavedModel
 from saywhy.captioners.saving import load as load_saved
 from saywhy.data.pictures import open_picture
 from saywhy.decoding import Caption, Decoding, decode
-from saywhy.errors import BrokenPicture
+from saywhy.errors import BrokenPicture, UserError
 
 SHIPPED = "soft-attention-flickr8k"
+SHOWN = 1024
+"""Longest side of the picture a caption keeps for `show`, so that a batch of photographs fits in memory."""
+
 Source = str | Path | Image.Image
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A picture on its way to the encoder."""
+
+    image: str
+    pixels: np.ndarray  # (3, S, S), what the encoder sees
+    shown: Image.Image
 
 
 class Model:
@@ -31,7 +43,12 @@ class Model:
         self.captioner = saved.captioner
         self.vocabulary = saved.vocabulary
         self.preprocessing = saved.preprocessing
-        self.decoding = Decoding(**saved.decoding)
+        try:
+            self.decoding = Decoding(**saved.decoding)
+        except TypeError as error:
+            raise UserError(
+                f"model {saved.name}: {CONFIG} says how to decode in words unknown here ({error})"
+            ) from None
 
     def caption(self, picture: Source, **decoding: Any) -> Caption:
         """Caption one picture: a path or a Pillow image. Keywords change how it decodes, as in `beam=5`."""
@@ -53,28 +70,32 @@ class Model:
         while some := list(islice(opened, batch)):
             yield from self._caption_batch(some, rules)
 
-    def _open(
-        self, sources: Iterable[Source], on_broken: Callable[[BrokenPicture], None] | None
-    ) -> Iterator[tuple[str, Image.Image]]:
+    def _open(self, sources: Iterable[Source], on_broken: Callable[[BrokenPicture], None] | None) -> Iterator[_Opened]:
         for source in sources:
             if isinstance(source, Image.Image):
-                yield "", source.convert("RGB")
+                yield self._prepared("", source.convert("RGB"))
                 continue
             try:
-                yield str(source), open_picture(source)
+                # as large as evaluation opens them, so that both say the same
+                yield self._prepared(str(source), open_picture(source, at_least=self.preprocessing.size))
             except BrokenPicture as error:
                 if on_broken is None:
                     raise
                 on_broken(error)
 
-    def _caption_batch(self, opened: list[tuple[str, Image.Image]], rules: Decoding) -> Iterator[Caption]:
-        pixels = np.stack([self.preprocessing(picture) for _, picture in opened])
+    def _prepared(self, image: str, picture: Image.Image) -> _Opened:
+        pixels = self.preprocessing(picture)
+        picture.thumbnail((SHOWN, SHOWN))  # ours to shrink: converting and opening both made a copy
+        return _Opened(image, pixels, picture)
+
+    def _caption_batch(self, opened: list[_Opened], rules: Decoding) -> Iterator[Caption]:
+        pixels = np.stack([each.pixels for each in opened])
         with torch.inference_mode():
             annotations = self.captioner.encode(torch.from_numpy(pixels).to(self.captioner.device))
             found = decode(self.captioner, annotations, rules)
-        for (image, picture), hypothesis in zip(opened, found, strict=True):
-            region = self.preprocessing.region(*picture.size)
-            about = {"image": image, "model": self.name, "picture": picture, "region": region}
+        for each, hypothesis in zip(opened, found, strict=True):
+            region = self.preprocessing.region(*each.shown.size)
+            about = {"image": each.image, "model": self.name, "picture": each.shown, "region": region}
             yield Caption.of(hypothesis, self.vocabulary, annotations.grid, **about)
 
 
@@ -85,7 +106,7 @@ def load(model: str | Path | None = None, device: str | torch.device | None = No
     >>> len(model.caption(Image.new("RGB", (300, 200), "green")).words) > 0
     True
     """
-    return Model(load_saved(locate(model), device or best_device()))
+    return Model(load_saved(locate(model), choose_device(device)))
 
 
 def locate(model: str | Path | None) -> Path:
@@ -99,8 +120,21 @@ def shipped() -> list[str]:
     return sorted(path.parent.name for path in Path(str(files("saywhy"))).glob(f"models/*/{CONFIG}"))
 
 
-def best_device() -> torch.device:
-    """A GPU where there is one."""
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+def choose_device(wanted: str | torch.device | None = None) -> torch.device:
+    """The device that was asked for; without one, or with "auto", a GPU where there is one.
+
+    >>> choose_device("cpu")
+    device(type='cpu')
+    """
+    if wanted is None or wanted == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(wanted)
+    except RuntimeError:
+        raise UserError(f"unknown device {wanted!r}: use auto, cpu, cuda or mps") from None
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not there.get(device.type) or (device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()):
+        raise UserError(f"device {str(wanted)!r} is not to be had on this machine: use auto or cpu")
+    return device

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import csv
 import random
-import sys
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
 from saywhy.data.tokenise import tokenise
-
-# The slow twins in tests/reference are imported as `reference`.
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 Corpus = tuple[list[list[str]], list[list[list[str]]]]
 

@@ -18,10 +18,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from saywhy import encoders
 from saywhy.captioners.base import Captioner, build
 from saywhy.data.preprocess import Preprocessing
 from saywhy.data.vocabulary import Vocabulary
+from saywhy.encoders.building import skeleton
+from saywhy.encoders.settings import EncoderSettings
 from saywhy.errors import UserError
 from saywhy.files import whole_file, write_text
 from saywhy.version import saywhy_version
@@ -114,7 +115,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _rebuild(config: dict[str, Any], words: int) -> Captioner:
-    encoder = encoders.build(weights=None, **config["encoder"])
+    encoder = skeleton(EncoderSettings.from_dict(config["encoder"]))
     architecture = config["captioner"]
     return build(architecture["name"], encoder, words, **architecture["settings"])
 

@@ -2,49 +2,82 @@
 
 from __future__ import annotations
 
-import os
+import io
 import sys
 import traceback
+import warnings
+from typing import Annotated, Any
 
 import typer
 
 from saywhy.cli import caption, data, evaluate, models, results, train
+from saywhy.cli.complain import complain
+from saywhy.cli.options import FLAG, examples
 from saywhy.errors import UserError
+from saywhy.version import saywhy_version
+
+UsageError: Any = typer.BadParameter.__base__  # typer does not export it, and carries a click of its own or not
+VERBOSE = ("-v", "--verbose")
 
 app = typer.Typer(
     name="saywhy",
-    help="An image captioner that shows its work.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
+    context_settings={"help_option_names": ["--help", "-h"]},
+    epilog=examples("saywhy caption photo.jpg holiday/", "saywhy caption --help"),
 )
-app.command("caption")(caption.caption)
-app.command("train")(train.train)
-app.command("evaluate")(evaluate.evaluate)
-app.command("models")(models.models)
-app.command("results")(results.results)
+app.command("caption", epilog=caption.EPILOG)(caption.caption)
+app.command("evaluate", epilog=evaluate.EPILOG)(evaluate.evaluate)
+app.command("train", epilog=train.EPILOG)(train.train)
 app.add_typer(data.app, name="data")
+app.command("models")(models.models)
+app.command("results", epilog=results.EPILOG)(results.results)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"saywhy {saywhy_version()}")
+        raise typer.Exit
 
 
 @app.callback()
 def options(
-    verbose: bool = typer.Option(False, "--verbose", "-v", help="Show where an error came from."),
+    version: Annotated[
+        bool,
+        typer.Option("--version", metavar=FLAG, callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", "-v", metavar=FLAG, help="Show where an error came from; may stand anywhere."),
+    ] = False,
 ) -> None:
     """An image captioner that shows its work."""
 
 
 def main() -> None:
     """Run a command; a user's mistake is one line on stderr and exit code 2."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name may hold what the terminal cannot print
+        sys.stdout.reconfigure(errors="backslashreplace")
+    asked = [word for word in sys.argv[1:] if word not in VERBOSE]  # one adds -v to the end of what just failed
+    verbose = len(asked) < len(sys.argv) - 1
+    if not (verbose or sys.warnoptions):
+        warnings.simplefilter("ignore")  # what libraries have to say to programmers
     try:
-        app()
-    except UserError as error:
-        if {"-v", "--verbose"} & set(sys.argv):
+        sys.exit(app(args=asked, prog_name="saywhy", standalone_mode=False))
+    except UsageError as error:
+        if error.__class__.__name__ != "NoArgsIsHelpError":  # that one has shown the help
+            where = error.ctx.command_path if error.ctx else "saywhy"
+            complain(f"{error.format_message().rstrip('.')} (see {where} --help)")
+    except (UserError, OSError) as error:
+        if verbose:
             traceback.print_exc()
-        print(f"saywhy: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:  # `saywhy … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+        complain(error if isinstance(error, UserError) else _reason(error))
+    sys.exit(2)
+
+
+def _reason(error: OSError) -> str:
+    """A full disk, a folder that may not be written in: what the system says, and of which file."""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}; saywhy -v shows where it came from"

@@ -3,57 +3,123 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from saywhy.cli.complain import complain
+from saywhy.cli.options import DECODING, FLAG, OUTPUT, Batch, Beam, Device, Length, Model, examples
+from saywhy.cli.writable import refuse_unwritable
+from saywhy.errors import UserError
+
+SAMPLING = "Sampling, in place of a beam"
+EPILOG = examples(
+    "saywhy caption photo.jpg holiday/",
+    "saywhy caption holiday/ --json > captions.jsonl",
+    "saywhy caption photo.jpg --figures looked-at/",
+    "saywhy caption photo.jpg --sample --top-p 0.9 --seed 7",
+)
+
 
 def caption(
-    pictures: Annotated[list[str], typer.Argument(help="Pictures, or folders of them.", show_default=False)],
-    model: Annotated[str | None, typer.Option(help="A model's folder or name; the shipped one if not given.")] = None,
-    beam: Annotated[int | None, typer.Option(help="Width of the beam; 1 is greedy.", show_default="model's")] = None,
-    length: Annotated[float | None, typer.Option(help="Exponent of the length rule.", show_default="model's")] = None,
-    sample: Annotated[bool, typer.Option("--sample", help="Draw words at random instead.")] = False,
-    temperature: Annotated[float, typer.Option(help="Of sampling.")] = 1.0,
-    top_k: Annotated[int, typer.Option(help="Draw from this many words, 0 for all.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Draw from the likeliest words with this mass.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Of sampling.")] = 0,
-    no_repeat: Annotated[bool, typer.Option("--no-repeat", help="Say no three words in a row twice.")] = False,
-    figures: Annotated[Path | None, typer.Option(help="Write a picture of what the model looked at here.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    batch: Annotated[int, typer.Option(help="Pictures at a time.")] = 16,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps.", show_default="by itself")] = None,
+    pictures: Annotated[
+        list[str], typer.Argument(metavar="PICTURE", help="Pictures, or folders of them.", show_default=False)
+    ],
+    model: Model = None,
+    beam: Beam = None,
+    length: Length = None,
+    no_repeat: Annotated[
+        bool | None,
+        typer.Option(
+            "--no-repeat/--repeat",
+            metavar=FLAG,
+            help="Say no three words in a row twice.",
+            show_default="model's",
+            rich_help_panel=DECODING,
+        ),
+    ] = None,
+    sample: Annotated[
+        bool, typer.Option("--sample", metavar=FLAG, help="Draw words at random.", rich_help_panel=SAMPLING)
+    ] = False,
+    temperature: Annotated[
+        float, typer.Option(metavar="T", help="Below 1 plays safe, above 1 dares.", rich_help_panel=SAMPLING)
+    ] = 1.0,
+    top_k: Annotated[
+        int, typer.Option(metavar="K", min=0, help="Draw from the K likeliest; 0 for all.", rich_help_panel=SAMPLING)
+    ] = 0,
+    top_p: Annotated[
+        float, typer.Option(metavar="P", help="Draw from the likeliest that make up P.", rich_help_panel=SAMPLING)
+    ] = 1.0,
+    seed: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Another seed, another draw.", rich_help_panel=SAMPLING)
+    ] = 0,
+    as_json: Annotated[
+        bool, typer.Option("--json", metavar=FLAG, help="One JSON object a line.", rich_help_panel=OUTPUT)
+    ] = False,
+    figures: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Draw what the model looked at, a PNG a picture.", rich_help_panel=OUTPUT),
+    ] = None,
+    batch: Batch = 16,
+    device: Device = "auto",
 ) -> None:
-    """Caption pictures: what the model sees, in words.
+    """Say what is in pictures.
 
     A picture that cannot be read is named on stderr and skipped; the exit code is then 2.
     """
-    from saywhy.data.pictures import find_pictures
-    from saywhy.errors import BrokenPicture
+    refuse_unwritable("--figures", figures, folder=True)
+    faults: list[UserError] = []
+
+    def skip(error: UserError) -> None:
+        faults.append(error)
+        complain(error)
+
+    if found := list(_fit_to_open(pictures, skip)):
+        asked: dict[str, Any] = {"beam": beam, "length": length, "no_repeat": no_repeat}
+        if sample:
+            asked |= {"method": "sample", "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+        asked = {name: value for name, value in asked.items() if value is not None}
+        _caption(found, model, device, batch, asked, as_json, figures, skip)
+    raise typer.Exit(2 if faults else 0)
+
+
+def _fit_to_open(given: Iterable[str], skip: Callable[[UserError], None]) -> Iterator[Path]:
+    """The pictures whose headers promise well; the others are told of before any model is loaded."""
+    from saywhy.data.pictures import find_pictures, picture_header
+
+    for path in given:
+        try:
+            found = find_pictures([path])
+        except UserError as error:
+            skip(error)
+            continue
+        for picture in found:
+            try:
+                picture_header(picture)
+                yield picture
+            except UserError as error:
+                skip(error)
+
+
+def _caption(
+    found: list[Path],
+    model: str | None,
+    device: str,
+    batch: int,
+    asked: dict[str, Any],
+    as_json: bool,
+    figures: Path | None,
+    skip: Callable[[UserError], None],
+) -> None:
+    from saywhy.cli.figures import Figures
+    from saywhy.decoding import Decoding
     from saywhy.model import load
 
-    asked: dict[str, Any] = {"no_repeat": True} if no_repeat else {}
-    asked |= {name: value for name, value in (("beam", beam), ("length", length)) if value is not None}
-    if sample:
-        asked |= {
-            "method": "sample",
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-            "seed": seed,
-        }
-    found = find_pictures(pictures)
-    captioner = load(model, device)
-    broken: list[BrokenPicture] = []
-
-    def name(error: BrokenPicture) -> None:
-        broken.append(error)
-        typer.echo(f"saywhy: {error}", err=True)
-
-    for said in captioner.captions(found, batch=batch, on_broken=name, **asked):
+    Decoding(**asked)  # out of range is told before a model is loaded
+    drawn = Figures(figures, found) if figures else None
+    for said in load(model, device).captions(found, batch=batch, on_broken=skip, **asked):
         typer.echo(json.dumps(said.as_dict(), ensure_ascii=False) if as_json else f"{said.image}: {said.text}")
-        if figures:
-            figures.mkdir(parents=True, exist_ok=True)
-            said.show().save(figures / f"{Path(said.image).stem}.png")
-    raise typer.Exit(2 if broken else 0)
+        if drawn:
+            drawn.add(said)

@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from saywhy.cli.options import FLAG, Json, examples
+
 if TYPE_CHECKING:
     from saywhy.data.check import Report
 
-app = typer.Typer(help="Look at captioned pictures.", no_args_is_help=True)
+SHOWN = 10  # of many faults of one kind
+app = typer.Typer(no_args_is_help=True)
+EPILOG = examples("saywhy data check flickr8k", "saywhy data check mine/captions.csv --images mine/photos")
 
 
 @app.callback()
@@ -19,17 +23,32 @@ def data() -> None:
     """Look at captioned pictures."""
 
 
-@app.command()
+@app.command(epilog=EPILOG)
 def check(
-    folder: Annotated[Path, typer.Argument(help="A data set's folder, or its captions file.", show_default=False)],
-    reader: Annotated[str | None, typer.Option(help="Its layout.", show_default="recognised by itself")] = None,
-    captions: Annotated[Path | None, typer.Option(help="The captions file, if not in its usual place.")] = None,
-    images: Annotated[Path | None, typer.Option(help="The folder of pictures, if not in its usual place.")] = None,
-    min_count: Annotated[int, typer.Option(help="How often a word of the vocabulary occurs in train.")] = 5,
-    open_all: Annotated[bool, typer.Option("--open/--no-open", help="Open and compare every picture.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A data set's folder, or its captions file.", show_default=False)
+    ],
+    reader: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Its layout.", show_default="recognised by itself")
+    ] = None,
+    captions: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The captions, if not in their usual place.")
+    ] = None,
+    images: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The pictures, if not in their usual place.")
+    ] = None,
+    min_count: Annotated[
+        int, typer.Option(metavar="N", min=1, help="The vocabulary is of words that occur N times in train.")
+    ] = 5,
+    open_all: Annotated[
+        bool, typer.Option("--open/--no-open", metavar=FLAG, help="Open and compare every picture.")
+    ] = True,
+    as_json: Json = False,
 ) -> None:
-    """What is this data set, is it whole, and what is wrong with it. Exit code 2 if something is."""
+    """What is this data set, is it whole, and what is wrong with it?
+
+    The exit code is 2 if something is wrong with it.
+    """
     from saywhy.cli.progress import counting
     from saywhy.data.check import check as look
     from saywhy.data.datasets import read
@@ -48,8 +67,13 @@ def _show(report: Report) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
-    console.print(f"[bold]{report.name}[/bold]  {report.pictures:,} pictures, {report.captions:,} captions")
+    console = Console(highlight=False, soft_wrap=True)
+
+    def line(label: str, text: str, style: str = "") -> None:
+        console.print(f"{label:<20}", style=style, end="")
+        console.print(text, markup=False)  # names of files may hold brackets
+
+    line(report.name, f"{report.pictures:,} pictures, {report.captions:,} captions", "bold")
     table = Table("split", "pictures", "words known", "captions wholly known", box=None, padding=(0, 2, 0, 0))
     for split, count in report.splits.items():
         coverage = report.coverage.get(split)
@@ -57,25 +81,24 @@ def _show(report: Report) -> None:
         table.add_row(split or "in none", f"{count:,}", *shares)
     console.print(table)
     per, words = report.captions_per_picture, report.caption_lengths
-    console.print(f"captions a picture  {per.min}–{per.max}, {per.mean:.1f} on average")
-    console.print(f"words a caption     {words.min}–{words.max}, {words.mean:.1f} on average")
-    console.print(
-        f"vocabulary          {report.vocabulary:,} words that occur {report.vocabulary_min_count} times in train"
-    )
+    line("captions a picture", f"{per.min}–{per.max}, {per.mean:.1f} on average")
+    line("words a caption", f"{words.min}–{words.max}, {words.mean:.1f} on average")
+    line("vocabulary", f"{report.vocabulary:,} words that occur {report.vocabulary_min_count} times in train")
     if report.sizes:
         small, large = report.sizes["smallest"], report.sizes["largest"]
         modes = ", ".join(f"{count:,} {mode}" for mode, count in report.modes.items())
-        console.print(f"pictures            {small[0]}×{small[1]} to {large[0]}×{large[1]}; {modes}")
+        line("pictures", f"{small[0]}×{small[1]} to {large[0]}×{large[1]}; {modes}")
     for note in report.notes:
-        console.print(f"note      {note}")
+        line("note", note)
     for what, faults in (("odd", report.odd), ("broken", report.unreadable)):
-        for fault in faults[:10]:
-            console.print(f"{what:<9} {fault.name}: {fault.reason}", markup=False)
-        if len(faults) > 10:
-            console.print(f"{what:<9} … and {len(faults) - 10} more")
-    for group in report.duplicates[:5]:
-        console.print(f"twice     {' = '.join(group)}", markup=False)
+        for fault in faults[:SHOWN]:
+            reason = fault.reason.partition(f"{fault.name}: ")[2] or fault.reason  # it may begin with the whole path
+            line(what, f"{fault.name}: {reason}")
+        if len(faults) > SHOWN:
+            line(what, f"… and {len(faults) - SHOWN:,} more")
+    for group in report.duplicates[:SHOWN]:
+        line("twice", " = ".join(group))
     for problem in report.problems:
-        console.print(f"[red]problem[/red]   {problem}")
+        line("problem", problem, "red")
     if report.ok:
-        console.print("[green]whole[/green]: nothing to mend")
+        line("whole", "nothing to mend", "green")

@@ -4,45 +4,80 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from saywhy.cli.complain import complain
+from saywhy.cli.options import FLAG, OUTPUT, Batch, Beam, Data, Device, Json, Length, Model, Workers, examples
+from saywhy.cli.writable import refuse_unwritable
+from saywhy.errors import UserError
+
+EPILOG = examples(
+    "saywhy evaluate --data flickr8k",
+    "saywhy evaluate --data flickr8k --model runs/soft --split dev --beam 5 --json",
+    "saywhy evaluate --data flickr8k --captions captions.jsonl",
+)
+
 
 def evaluate(
-    data: Annotated[Path, typer.Option(help="The captioned pictures.", show_default=False)],
-    model: Annotated[str | None, typer.Option(help="A model's folder or name; the shipped one if not given.")] = None,
-    split: Annotated[str, typer.Option(help="train, dev or test.")] = "test",
-    beam: Annotated[int | None, typer.Option(help="Width of the beam.", show_default="model's")] = None,
-    length: Annotated[float | None, typer.Option(help="Exponent of the length rule.", show_default="model's")] = None,
-    captions: Annotated[Path | None, typer.Option(help="Score the captions of this file instead of a model's.")] = None,
-    save_captions: Annotated[Path | None, typer.Option(help="Write the captions here, one JSON object a line.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write scores and all they depend on here, as in results/.")] = None,
+    data: Data,
+    split: Annotated[str, typer.Option(metavar="train|dev|test", help="Which pictures.")] = "test",
+    model: Model = None,
+    captions: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Score these captions, as caption --json prints them, and no model's."),
+    ] = None,
     meteor: Annotated[
-        bool, typer.Option(help="METEOR needs Java; it is left out with a line where that is missing.")
+        bool, typer.Option(metavar=FLAG, help="METEOR needs Java; without it a line says so, and the rest is scored.")
     ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    batch: Annotated[int, typer.Option(help="Pictures at a time.")] = 32,
-    workers: Annotated[int | None, typer.Option(help="Processes that read pictures.", show_default="by itself")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps.", show_default="by itself")] = None,
+    beam: Beam = None,
+    length: Length = None,
+    as_json: Json = False,
+    save_captions: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the captions, one JSON object a line.", rich_help_panel=OUTPUT),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write the scores and all they depend on, as in results/.", rich_help_panel=OUTPUT
+        ),
+    ] = None,
+    batch: Batch = 32,
+    workers: Workers = None,
+    device: Device = "auto",
 ) -> None:
-    """Caption a split and score it: BLEU with and without brevity penalty, METEOR, ROUGE-L, CIDEr, SPICE.
+    """Caption a split of a data set and score it.
 
-    Percent throughout. Captions are freely decoded; a signature says how.
+    BLEU with and without brevity penalty, METEOR, ROUGE-L, CIDEr-D, SPICE, in percent.
+    Captions are freely decoded; a signature says how.
     """
-    from saywhy.cli.evaluating import Evaluation
+    if captions and (model or beam or length is not None):
+        raise UserError(
+            "--captions scores a file and --model, --beam and --length make captions: give one or the other"
+        )
+    refuse_unwritable("--save-captions", save_captions)
+    refuse_unwritable("--out", out)
 
-    changes: dict[str, Any] = {"beam": beam, "length": length}
-    asked = {name: value for name, value in changes.items() if value is not None}
-    evaluation = Evaluation(data, split, model, asked, captions, batch, workers, device)
-    result = evaluation.run(meteor)
+    from saywhy.cli import evaluating
+    from saywhy.data.datasets import read
+    from saywhy.data.splits import split_name
+
+    chosen = read(data).split(split_name(split))
+    if captions:
+        said = evaluating.from_file(captions, chosen)
+    else:
+        asked = {name: value for name, value in (("beam", beam), ("length", length)) if value is not None}
+        said = evaluating.from_model(model, device, chosen, asked, batch, workers)
+    result = evaluating.scores(said, chosen, meteor)
     if save_captions:
-        evaluation.save_captions(save_captions)
+        evaluating.save_captions(save_captions, said)
     if out:
-        evaluation.save(out, result)
+        evaluating.save_results(out, said, chosen, result)
     for line in result.notes:
-        typer.echo(f"saywhy: {line}", err=True)
+        complain(line)
     if as_json:
         typer.echo(json.dumps(result.as_dict()))
     else:
-        evaluation.show(result)
+        evaluating.show(said, chosen, result)

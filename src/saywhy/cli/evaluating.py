@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from saywhy.cli.progress import counting
-from saywhy.data.datasets import Picture, read
+from saywhy.data.datasets import Dataset
 from saywhy.data.tokenise import tokenise
 from saywhy.errors import UserError
 from saywhy.files import write_text
@@ -21,124 +22,147 @@ from saywhy.metrics.score import Scores, score
 from saywhy.metrics.signature import Signature
 
 
-class Evaluation:
-    """One split captioned and scored."""
+@dataclass(frozen=True)
+class Said:
+    """Captions of a split, and how they came about.
 
-    def __init__(
-        self,
-        data: Path,
-        split: str,
-        model: str | None,
-        decoding: dict[str, Any],
-        captions: Path | None,
-        batch: int,
-        workers: int | None,
-        device: str | None,
-    ) -> None:
-        self.data = read(data)
-        self.split = split
-        self.pictures = self.data.split(split).pictures
-        self.model = model
-        self.about: dict[str, Any] = {}
-        self.broken: tuple[str, ...] = ()
-        if captions:
-            self.source, self.decoding, self.words = (
-                str(captions),
-                "given",
-                read_captions(captions, self.pictures),
-            )
-        else:
-            self._caption(decoding, batch, workers, device)
+    Attributes:
+        source: the model's own name, or the file's.
+        decoding: as signatures write it.
+        words: each picture's caption.
+        broken: a line for each picture that could not be read.
+        about: the machine, and how the model was trained.
+    """
 
-    def _caption(self, asked: dict[str, Any], batch: int, workers: int | None, device: str | None) -> None:
-        from saywhy.metrics.evaluation import caption_split
-        from saywhy.model import load, locate
-        from saywhy.training.machine import machine
-
-        model = load(self.model, device)
-        decoding = replace(model.decoding, **asked)
-        began = time.monotonic()
-        with counting(f"captioning {self.split}") as progress:
-            said = caption_split(
-                model.captioner, model.vocabulary, model.preprocessing, self.pictures, decoding,
-                batch=batch, workers=workers, progress=progress,
-            )  # fmt: skip
-        self.source, self.decoding, self.broken = model.name, str(decoding), said.broken
-        self.words = {name: caption.words for name, caption in said.captions.items()}
-        self.about = {
-            "captions_per_second": len(self.words) / (time.monotonic() - began),
-            **machine(model.captioner.device),
-            **_run(locate(self.model)),
-        }
-
-    def run(self, meteor: bool) -> Scores:
-        """Score the captions against all references."""
-        said = [picture for picture in self.pictures if picture.name in self.words]
-        signature = Signature(tok="ptb", split=f"{self.data.name}/{self.split}", decode=self.decoding)
-        scores = score(
-            [self.words[picture.name] for picture in said],
-            [picture.captions for picture in said],
-            meteor="auto" if meteor else False,
-            signature=signature,
-        )
-        skipped = [f"skipped {len(self.broken)} broken pictures, the first: {self.broken[0]}"] if self.broken else []
-        return replace(scores, notes=(*skipped, *scores.notes))
-
-    def save_captions(self, path: Path) -> None:
-        """Write the captions as `read_captions` reads them."""
-        lines = [json.dumps({"image": name, "words": list(words)}) for name, words in self.words.items()]
-        write_text(path, "\n".join(lines) + "\n")
-
-    def save(self, path: Path, scores: Scores) -> None:
-        """Write a results file: the scores and all they depend on."""
-        table = {"model": self.source, "data": self.data.name, "split": self.split, "decoding": self.decoding}
-        write_text(path, json.dumps({**table, "scores": scores.as_dict(), **self.about}, indent=2) + "\n")
-
-    def show(self, scores: Scores) -> None:
-        """Print a table."""
-        table = Table(
-            title=f"{self.source} on {self.data.name} {self.split}, {scores.n:,} pictures",
-            title_justify="left",
-        )
-        names = ["BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr", "SPICE"]
-        percent = scores.as_dict()
-        values = [*percent["bleu"], *(percent[name] for name in ("meteor", "rouge_l", "cider", "spice"))]
-        for name in ("", *names):
-            table.add_column(name, justify="right")
-        table.add_row("", *("–" if value is None else f"{value:.1f}" for value in values))
-        table.add_row("no penalty", *(f"{value:.1f}" for value in percent["bleu_no_penalty"]))
-        console = Console()
-        console.print(table)
-        console.print(str(scores.signature), highlight=False, soft_wrap=True)
+    source: str
+    decoding: str
+    words: dict[str, Sequence[str]]
+    broken: tuple[str, ...] = ()
+    about: dict[str, Any] = field(default_factory=dict)
 
 
-def read_captions(path: Path, pictures: Sequence[Picture]) -> dict[str, Sequence[str]]:
+def from_model(
+    model: str | None, device: str, data: Dataset, asked: dict[str, Any], batch: int, workers: int | None
+) -> Said:
+    """Freely decoded captions of one split, `data`."""
+    from saywhy.metrics.evaluation import caption_split
+    from saywhy.model import load, locate
+    from saywhy.training.machine import machine
+
+    loaded = load(model, device)
+    decoding = replace(loaded.decoding, **asked)
+    began = time.monotonic()
+    with counting("captioning") as progress:
+        said = caption_split(
+            loaded.captioner, loaded.vocabulary, loaded.preprocessing, data.pictures, decoding,
+            batch=batch, workers=workers, progress=progress,
+        )  # fmt: skip
+    about = {
+        "captions_per_second": len(said.captions) / (time.monotonic() - began),
+        **machine(loaded.captioner.device),
+        **_training(locate(model)),
+    }
+    words: dict[str, Sequence[str]] = {name: caption.words for name, caption in said.captions.items()}
+    broken = tuple(line.removeprefix(f"{data.root}{os.sep}") for line in said.broken)
+    return Said(loaded.name, str(decoding), words, broken, about)
+
+
+def from_file(path: Path, data: Dataset) -> Said:
     """Captions of a file, one JSON object a line with `image` and `caption` (or `words`); every picture must have one.
 
-    This is what `saywhy caption --json` prints, too: a picture is found by its name, whatever folder it is in.
+    This is what `saywhy caption --json` prints, too: a picture is found by the end of its path, whatever
+    folder it is in.
     """
-    names = {picture.name for picture in pictures} | {Path(picture.name).name for picture in pictures}
+    names = {picture.name for picture in data.pictures}
     words: dict[str, Sequence[str]] = {}
-    number = 0
+    for image, spoken in _read(path):
+        tails = ("/".join(PurePosixPath(image).parts[start:]) for start in range(len(PurePosixPath(image).parts)))
+        name = next((tail for tail in tails if tail in names), None)
+        if name in words:
+            raise UserError(f"{path}: two captions for {name}; leave one")
+        if name is not None:
+            words[name] = spoken
+    if missing := [name for name in names if name not in words]:
+        raise UserError(f"{path}: no caption for {len(missing)} of {len(names)} pictures, such as {min(missing)}")
+    return Said(path.name, "given", {picture.name: words[picture.name] for picture in data.pictures})
+
+
+def _read(path: Path) -> Iterator[tuple[str, Sequence[str]]]:
     try:
-        for line in path.read_text(encoding="utf-8").splitlines():
-            number += 1
-            row = json.loads(line)
-            name = row["image"] if row["image"] in names else Path(row["image"]).name
-            spoken = row.get("words")
-            plain = isinstance(spoken, list) and all(isinstance(word, str) for word in spoken)
-            words[name] = spoken if plain else tokenise(row["caption"])
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f'{path}, line {number}: needs a JSON object with "image" and "caption" ({error!r})') from None
-    missing = [picture.name for picture in pictures if picture.name not in words]
-    if missing:
-        raise UserError(f"{path}: no caption for {len(missing)} of the {len(pictures)} pictures, first {missing[0]}")
-    return {picture.name: words[picture.name] for picture in pictures}
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({getattr(error, 'strerror', error)})") from None
+    for number, line in enumerate(lines, start=1):
+        try:
+            if line.strip():
+                yield _caption(json.loads(line))
+        except (ValueError, KeyError, TypeError):
+            raise UserError(f'{path}, line {number}: not a JSON object with "image" and "caption"') from None
 
 
-def _run(folder: Path) -> dict[str, Any]:
-    """What run.json says of how the model was trained, where there is one."""
+def _caption(row: dict[str, Any]) -> tuple[str, Sequence[str]]:
+    """A picture's name and the words said of it: as they are where they are given, else cut from the caption."""
+    image, spoken = row["image"], row.get("words") or [row["caption"]]
+    words = [each["word"] if isinstance(each, dict) else each for each in spoken]
+    if not all(isinstance(each, str) for each in (image, *words)):
+        raise TypeError
+    return image, words if row.get("words") else tokenise(words[0])
+
+
+def scores(said: Said, data: Dataset, meteor: bool) -> Scores:
+    """Score the captions against all references."""
+    pictures = [picture for picture in data.pictures if picture.name in said.words]
+    result = score(
+        [said.words[picture.name] for picture in pictures],
+        [picture.captions for picture in pictures],
+        meteor="auto" if meteor else False,
+        signature=Signature(tok="ptb", split=f"{data.name}/{pictures[0].split}", decode=said.decoding),
+    )
+    skipped = [f"skipped {len(said.broken)} broken pictures, the first: {said.broken[0]}"] if said.broken else []
+    return replace(result, notes=(*skipped, *result.notes))
+
+
+def save_captions(path: Path, said: Said) -> None:
+    """Write the captions as `from_file` reads them."""
+    lines = [json.dumps({"image": name, "words": list(words)}) for name, words in said.words.items()]
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def save_results(path: Path, said: Said, data: Dataset, result: Scores) -> None:
+    """Write a results file: the scores and all they depend on. Notes speak of this machine and stay here."""
+    split = data.pictures[0].split
+    measured = {name: value for name, value in result.as_dict().items() if name != "notes"}
+    table = {"model": said.source, "data": data.name, "split": split, "decoding": said.decoding}
+    write_text(path, json.dumps({**table, "scores": measured, **said.about}, indent=2) + "\n")
+
+
+def show(said: Said, data: Dataset, result: Scores) -> None:
+    """Print a table."""
+    console = Console(highlight=False)
+    where = f"{data.name} {data.pictures[0].split}, {result.n:,} pictures"
+    console.print(f"{said.source} on {where}", markup=False, soft_wrap=True)
+    names = ("", "BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr", "SPICE")
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for name in names:
+        table.add_column(name, justify="right")
+    percent = result.as_dict()
+    values = [*percent["bleu"], *(percent[name] for name in ("meteor", "rouge_l", "cider", "spice"))]
+    table.add_row("", *("–" if value is None else f"{value:.1f}" for value in values))
+    table.add_row("no penalty", *(f"{value:.1f}" for value in percent["bleu_no_penalty"]))
+    console.print(table)
+    console.print(str(result.signature), markup=False, soft_wrap=True)
+
+
+def _training(folder: Path) -> dict[str, Any]:
+    """What run.json says of how the model was trained, where there is one; files by their names alone."""
     path = folder / "run.json"
-    return {"training": json.loads(path.read_text(encoding="utf-8"))} if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    try:
+        run = json.loads(path.read_text(encoding="utf-8"))
+        encoder = run["recipe"]["encoder"]
+        encoder["weights"] = Path(encoder["weights"]).name
+        run["broken"] = [Path(line).name for line in run["broken"]]  # "folder/name: what is wrong"
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: not what `saywhy train` wrote ({error!r}); take it away or mend it") from None
+    return {"training": run}

@@ -2,40 +2,75 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from typing import Annotated
+from typing import Any
 
 import typer
 
+from saywhy.cli.options import Json
 
-def models(as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False) -> None:
-    """List the shipped models, and the captioners and encoders a recipe may name."""
+Rows = list[dict[str, Any]]
+
+
+def models(as_json: Json = False) -> None:
+    """List the models, captioners and encoders there are."""
+    tables = {"models": _models(), "captioners": _captioners(), "encoders": _encoders()}
+    if as_json:
+        typer.echo(json.dumps(tables))
+    else:
+        _show(tables)
+
+
+def _models() -> Rows:
+    from saywhy.captioners.saving import read_config
+    from saywhy.model import locate, shipped
+
+    configs = [(name, read_config(locate(name))) for name in shipped()]
+    return [
+        {
+            "name": name,
+            "captioner": config["captioner"]["name"],
+            "encoder": config["encoder"]["name"],
+            "size": config["preprocessing"]["size"],
+        }
+        for name, config in configs
+    ]
+
+
+def _captioners() -> Rows:
+    from saywhy.captioners import captioners
+
+    about = {name: inspect.getdoc(inspect.getmodule(captioners[name])) or "" for name in captioners}
+    return [{"name": name, "about": text.partition("\n")[0]} for name, text in about.items()]
+
+
+def _encoders() -> Rows:
+    from saywhy.encoders import registered
+
+    return [
+        {"name": card.name, "size": card.size, "annotations": [*card.grid, card.width], "weights": card.source}
+        for card in registered()
+    ]
+
+
+def _show(tables: dict[str, Rows]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from saywhy.captioners import captioners
-    from saywhy.captioners.saving import read_config
-    from saywhy.encoders import registered
-    from saywhy.model import locate, shipped
+    console = Console(highlight=False)
+    titles = {
+        "models": "Shipped models, for --model",
+        "captioners": "Captioners, for a recipe",
+        "encoders": "Encoders, for a recipe; and timm:NAME for whatever timm knows",
+    }
+    for kind, rows in tables.items():
+        console.print(f"\n[bold]{titles[kind]}[/bold]")
+        table = Table(*(rows[0] if rows else ()), box=None, header_style="dim", padding=(0, 2, 0, 0))
+        for row in rows:
+            table.add_row(*map(_cell, row.values()))
+        console.print(table)
 
-    rows = registered()
-    if as_json:
-        table = {"models": shipped(), "captioners": list(captioners), "encoders": [row.name for row in rows]}
-        typer.echo(json.dumps(table))
-        return
-    console = Console()
-    ready = Table("model", "captioner", "encoder", "size", title="Shipped models", title_justify="left")
-    for name in shipped():
-        config = read_config(locate(name))
-        ready.add_row(
-            name, config["captioner"]["name"], config["encoder"]["name"], str(config["preprocessing"]["size"])
-        )
-    console.print(ready)
-    kinds = Table("captioner", "what it is", title="Captioners", title_justify="left")
-    for name in captioners:
-        kinds.add_row(name, (__import__("sys").modules[captioners[name].__module__].__doc__ or "").splitlines()[0])
-    console.print(kinds)
-    nets = Table("encoder", "size", "annotations", "weights", title="Encoders", title_justify="left")
-    for row in rows:
-        nets.add_row(row.name, str(row.size), f"{row.side} × {row.side} × {row.width}", row.source)
-    console.print(nets)
+
+def _cell(value: Any) -> str:
+    return " × ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,4 +1,4 @@
-"""Progress bars."""
+"""Progress on stderr: bars on a terminal; in a log file only the lines that are worth keeping."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from rich.progress import (
 )
 
 
-def _bar(*columns: TextColumn) -> Progress:
+def _bar(*columns: TextColumn, transient: bool = False) -> Progress:
+    console = Console(stderr=True)
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -27,15 +28,16 @@ def _bar(*columns: TextColumn) -> Progress:
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=False,
+        console=console,
+        transient=transient,
+        disable=not console.is_terminal,
     )
 
 
 @contextmanager
 def counting(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr for something that reports (done, total)."""
-    with _bar() as bar:
+    """A bar for something that reports (done, total); it goes when that is done."""
+    with _bar(transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
@@ -67,6 +69,9 @@ class TrainingDisplay:
             self.tasks[name] = self.bar.add_task(name, total=total, note="")
         return self.tasks[name]
 
+    def _line(self, text: str) -> None:
+        self.bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
     def _step(self, event: dict[str, Any]) -> None:
         note = f"loss {event['loss']:.3f}  {event['pictures_per_second']:.0f} pictures/s"
         self.bar.update(self._task("train", event["steps"]), completed=event["step"], note=note)
@@ -74,10 +79,10 @@ class TrainingDisplay:
     def _epoch(self, event: dict[str, Any]) -> None:
         best = "  best so far" if event["best"] == event[event["select"]] else ""
         scores = f"dev CIDEr {event['cider']:.1f}  BLEU-4 {event['bleu4']:.1f}"
-        self.bar.console.print(f"epoch {event['epoch']}/{event['epochs']}  {scores}{best}")
+        self._line(f"epoch {event['epoch']}/{event['epochs']}  {scores}{best}")
 
     def _encode(self, event: dict[str, Any]) -> None:
         self.bar.update(self._task("encode", event["total"]), completed=event["done"])
 
     def _broken(self, event: dict[str, Any]) -> None:
-        self.bar.console.print(f"skipped, {event['count']} so far: {event['line']}")
+        self._line(f"skipped, {event['count']} so far: {event['line']}")

@@ -7,15 +7,23 @@ from typing import Annotated
 
 import typer
 
+from saywhy.cli.options import examples
+from saywhy.cli.writable import refuse_unwritable
+
+EPILOG = examples("saywhy results results --out docs/results.md")
+
 
 def results(
-    folder: Annotated[Path, typer.Argument(help="The folder of results files.")] = Path("results"),
-    out: Annotated[Path | None, typer.Option(help="Write the page here instead of printing it.")] = None,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of results files.")] = Path("results"),
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the page here instead of printing it.")
+    ] = None,
 ) -> None:
-    """Make the page of results from the files that `saywhy evaluate --out` wrote."""
+    """Make the page of results from files that evaluate --out wrote."""
     from saywhy.files import write_text
     from saywhy.reports.results import page
 
+    refuse_unwritable("--out", out)
     text = page(folder)
     if out:
         write_text(out, text)

@@ -7,40 +7,69 @@ from typing import Annotated, Any
 
 import typer
 
+from saywhy.cli.options import FLAG, MACHINE, Data, Device, Workers, examples
+from saywhy.cli.writable import refuse_unwritable
+from saywhy.errors import UserError
+
+CHANGES = "In place of what the recipe says"
+EPILOG = examples(
+    "saywhy train recipes/flickr8k-soft.toml --data flickr8k --out runs/soft",
+    "saywhy train recipes/flickr8k-soft.toml --data flickr8k --out runs/soft --resume",
+    "torchrun --nproc-per-node 2 -m saywhy train recipes/flickr8k-soft.toml --data flickr8k --out runs/soft",
+)
+
 
 def train(
-    recipe: Annotated[Path, typer.Argument(help="A recipe, as those in recipes/.", show_default=False)],
-    data: Annotated[Path, typer.Option(help="The captioned pictures.", show_default=False)],
+    recipe: Annotated[
+        Path, typer.Argument(metavar="RECIPE", help="A TOML file, as those in recipes/.", show_default=False)
+    ],
+    data: Data,
     out: Annotated[
         Path,
-        typer.Option(help="The run's folder: the best model, checkpoint, log and curves.", show_default=False),
+        typer.Option(metavar="DIR", help="The run's folder: best model, checkpoint, log, curves.", show_default=False),
     ],
-    resume: Annotated[bool, typer.Option("--resume", help="Go on after a crash or an interruption.")] = False,
-    seed: Annotated[int | None, typer.Option(help="In place of the recipe's seed.", show_default=False)] = None,
-    weights: Annotated[
-        str | None,
-        typer.Option(help='The encoder\'s: a file, "imagenet" or "none".', show_default="recipe's"),
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(help="In place of the recipe's epochs.", show_default=False)] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
-    workers: Annotated[int | None, typer.Option(help="Processes that read pictures.", show_default="by itself")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", metavar=FLAG, help="Go on after a crash or an interruption.")
+    ] = False,
     teacher: Annotated[
         list[str] | None,
-        typer.Option(help="A model to learn from, where the recipe distils; may be repeated.", show_default=False),
+        typer.Option(
+            metavar="DIR", help="A model to learn from, where the recipe distils; repeatable.", show_default=False
+        ),
     ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|imagenet|none", help="Weights the encoder starts from.", rich_help_panel=CHANGES),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="How many epochs.", rich_help_panel=CHANGES)
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Seed of all randomness.", rich_help_panel=CHANGES)
+    ] = None,
+    device: Device = "auto",
+    workers: Workers = None,
     cache: Annotated[
-        Path | None, typer.Option(help="Keep decoded pictures and frozen features here.", show_default=False)
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep decoded pictures and frozen features here.", rich_help_panel=MACHINE),
     ] = None,
 ) -> None:
-    """Train a captioner by a recipe; the best epoch on freely decoded dev captions is kept.
+    """Train a captioner by a recipe.
 
-    Several processes: torchrun --nproc-per-node 2 -m saywhy train …
+    The best epoch on freely decoded dev captions is kept.
+    Stop it with Ctrl-C if you must, and go on with --resume.
     """
     from saywhy.cli.progress import TrainingDisplay
     from saywhy.data.datasets import read
+    from saywhy.model import choose_device
     from saywhy.training.recipe import read_recipe
     from saywhy.training.run import train as run
 
+    refuse_unwritable("--out", out, folder=True)
+    refuse_unwritable("--cache", cache, folder=True)
+    if ":" in device:
+        raise UserError(f"--device {device}: say cuda, and which by CUDA_VISIBLE_DEVICES")
+    choose_device(device)
     changes: dict[str, Any] = {}
     if seed is not None:
         changes["seed"] = seed

@@ -37,9 +37,9 @@ class Vocabulary:
         """Take words that occur `min_count` times, or the `size` most frequent (markers not counted).
 
         Give it the captions of the training split only. Ties go to the alphabet, so that the order of the
-        captions does not matter.
+        captions does not matter. A caption that writes a marker out does not make it a word.
         """
-        counts = Counter(word for caption in captions for word in caption)
+        counts = Counter(word for caption in captions for word in caption if word not in MARKERS)
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
         if min_count is not None:
             ranked = [word for word in ranked if counts[word] >= min_count]
@@ -47,7 +47,8 @@ class Vocabulary:
 
     def encode(self, words: Sequence[str]) -> list[int]:
         """Numbers of a tokenised caption, between `<start>` and `<end>`."""
-        return [START, *(self.numbers.get(word, UNK) for word in words), END]
+        # a marker that a caption writes out is as unknown as any word that is not here
+        return [START, *(max(self.numbers.get(word, UNK), UNK) for word in words), END]
 
     def decode(self, numbers: Iterable[int]) -> list[str]:
         """Words of these numbers."""
@@ -65,7 +66,7 @@ class Vocabulary:
             return cls(json.loads(Path(path).read_text(encoding="utf-8")))
         except FileNotFoundError:
             raise UserError(f"{path}: the model's vocabulary is missing; is this a saywhy model?") from None
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, KeyError) as error:
             raise UserError(f"{path}: not a vocabulary saywhy wrote ({error})") from None
 
     def __len__(self) -> int:

@@ -84,6 +84,7 @@ def log_probabilities(logits: Tensor) -> Tensor:
 def permitted(log_p: Tensor, said: Tensor, decoding: Decoding) -> Tensor:
     """`log_p` (R, V) with −∞ where the rules forbid a word after those `said` (R, t)."""
     words = said.shape[1]
+    end = log_p[:, END]
     log_p = log_p.clone()
     if words < decoding.min_words:
         log_p[:, END] = -torch.inf
@@ -91,6 +92,8 @@ def permitted(log_p: Tensor, said: Tensor, decoding: Decoding) -> Tensor:
         log_p[:, :END] = log_p[:, END + 1 :] = -torch.inf
     elif decoding.no_repeat and words >= 3:
         _forbid_repeated_trigrams(log_p, said)
+        stuck = log_p.isneginf().all(dim=-1)  # every word would repeat: the caption ends, however short
+        log_p[:, END] = torch.where(stuck, end, log_p[:, END])
     return log_p
 
 

@@ -15,13 +15,16 @@ from saywhy.encoders.weights import load_into, read_weights
 
 def build(settings: EncoderSettings, weights: str | Path | None) -> Encoder:
     """Build the encoder these settings describe, with these weights."""
-    if weights == "none":
-        weights = None
-    make = timm_nets.build if settings.name.startswith(timm_nets.PREFIX) else build_registered
-    encoder = make(settings, weights)
-    if weights is None:
+    encoder = skeleton(settings, None if weights == "none" else weights)
+    if weights in (None, "none"):
         settle_batch_norm(encoder)
     return encoder
+
+
+def skeleton(settings: EncoderSettings, weights: str | Path | None = None) -> Encoder:
+    """As `build`, but random weights are left as drawn: for one who fills them in next."""
+    make = timm_nets.build if settings.name.startswith(timm_nets.PREFIX) else build_registered
+    return make(settings, weights)
 
 
 def build_registered(settings: EncoderSettings, weights: str | Path | None) -> Encoder:

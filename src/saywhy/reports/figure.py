@@ -33,14 +33,13 @@ def attention_figure(caption: Caption) -> Image.Image:
 def attention_maps(caption: Caption) -> list[np.ndarray]:
     """α of each word over the whole picture, (height, width) from 0 to 1; heads are averaged."""
     picture, region = caption.picture, caption.region
-    assert picture is not None and region is not None
+    assert picture is not None
+    assert region is not None
     alpha = caption.alpha.reshape(len(caption.words), -1, *caption.grid).mean(axis=1)  # (T, rows, columns)
     return [_laid_over(places, picture.size, region) for places in alpha]
 
 
-def _laid_over(
-    places: np.ndarray, size: tuple[int, int], region: tuple[float, float, float, float]
-) -> np.ndarray:
+def _laid_over(places: np.ndarray, size: tuple[int, int], region: tuple[float, float, float, float]) -> np.ndarray:
     left, top, right, bottom = (round(each) for each in region)
     small = Image.fromarray((places / max(places.max(), 1e-12)).astype(np.float32))
     large = small.resize((max(1, right - left), max(1, bottom - top)), Image.Resampling.BICUBIC)

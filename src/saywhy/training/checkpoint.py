@@ -84,7 +84,13 @@ def restore_checkpoint(
     for name, value in tensors.items():
         part, rest = name.split("/", 1)
         parts[part][rest] = value
-    module.load_state_dict({**parts["weights"], **parts["buffers"]}, strict=False)
+    try:
+        module.load_state_dict({**parts["weights"], **parts["buffers"]}, strict=False)
+    except RuntimeError:  # the recipe is the same, so the words or the pictures are not
+        raise UserError(
+            f"{path}: its weights have other sizes than this run's: have the captions changed since it began? "
+            "Resume with the data it began with, or choose another --out"
+        ) from None
     restore_optimiser(optimiser, parts["optimiser"].items())
     if average:
         for name, value in parts["average"].items():

@@ -40,7 +40,7 @@ def weights_digest(encoder: Encoder) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(encoder.state_dict().items()):
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if tensor.ndim else b"")
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 

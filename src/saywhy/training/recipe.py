@@ -127,10 +127,7 @@ class Recipe:
             _ = registry[name]
         if self.training.select not in SELECTIONS:
             raise UserError(f"unknown selection {self.training.select!r}: {closest(self.training.select, SELECTIONS)}")
-        known = {each.name for each in dataclasses.fields(captioners[self.captioner.name].Settings)}
-        for key in self.captioner.settings:
-            if key not in known:
-                raise UserError(f"captioner {self.captioner.name} has no setting {key!r}: {closest(key, known)}")
+        _build(captioners[self.captioner.name].Settings, self.captioner.settings, "captioner.")
 
 
 def read_recipe(path: str | Path, **changes: Any) -> Recipe:
@@ -161,7 +158,11 @@ def from_table(table: dict[str, Any]) -> Recipe:
 def _merged(table: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     merged = dict(table)
     for key, value in changes.items():
-        merged[key] = _merged(merged.get(key, {}), value) if isinstance(value, dict) else value
+        under = merged.get(key, {})
+        if not isinstance(value, dict):
+            merged[key] = value
+        elif isinstance(under, dict):  # what should be a table and is none is left, to be refused by name
+            merged[key] = _merged(under, value)
     return merged
 
 
@@ -186,7 +187,10 @@ def _fitted(hint: Any, value: Any, place: str) -> Any:
             raise UserError(f"{place!r} must be a table")
         return _build(typing.cast(type, hint), value, f"{place}.")
     if typing.get_origin(hint) is tuple and isinstance(value, list | tuple):
-        return tuple(value)
+        each = typing.get_args(hint)
+        if len(value) != len(each):
+            raise UserError(f"{place!r} must be {len(each)} values, not {len(value)}")
+        return tuple(_fitted(kind, part, place) for kind, part in zip(each, value, strict=True))
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     plain = typing.get_origin(hint) or hint

@@ -1,0 +1,47 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DECODING, OUTPUT, MACHINE = "Decoding", "Output", "Machine"  # panels of the help text
+FLAG = ""  # the metavar of a flag: newer versions of typer would print <bool>
+
+Model = Annotated[
+    str | None,
+    typer.Option(metavar="NAME|DIR", help="A model's name or folder.", show_default="the shipped one"),
+]
+Data = Annotated[Path, typer.Option(metavar="DIR", help="The captioned pictures.", show_default=False)]
+Beam = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", min=1, help="Width of the beam; 1 is greedy.", show_default="model's", rich_help_panel=DECODING
+    ),
+]
+Length = Annotated[
+    float | None,
+    typer.Option(
+        metavar="A",
+        min=0,
+        help="Rank captions by log p / length^A; more favours long ones.",
+        show_default="model's",
+        rich_help_panel=DECODING,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", metavar=FLAG, help="Print one JSON object.", rich_help_panel=OUTPUT)]
+Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda|mps", help="What to compute on.", rich_help_panel=MACHINE)]
+Batch = Annotated[int, typer.Option(metavar="N", min=1, help="Pictures at a time.", rich_help_panel=MACHINE)]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", min=0, help="Processes that read pictures.", show_default="by itself", rich_help_panel=MACHINE
+    ),
+]
+
+
+def examples(*lines: str) -> str:
+    """An epilog that shows commands, one a line."""
+    return "\n".join(("[dim]Examples[/dim]", *lines))

@@ -1,0 +1,100 @@
+"""A model, pictures and a data set, all tiny, and a way to run a command without a new process."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+import tiny
+from saywhy.captioners.saving import SavedModel
+from saywhy.cli import main
+from saywhy.data.preprocess import Preprocessing
+
+SPLITS = ("train", "train", "train", "train", "dev", "dev", "test", "test", "test")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def complaint(self) -> str:
+        """The one line of a command that was refused."""
+        assert self.code == 2
+        assert self.out == ""
+        assert "Traceback" not in self.err
+        assert self.err.startswith("saywhy: ")
+        assert self.err.count("\n") == 1, self.err
+        return self.err.strip()
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Networks this small are slower on two threads, and much slower where those have to wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run `saywhy` with these arguments in this process."""
+
+    def call(*arguments: object) -> Result:
+        monkeypatch.setattr(sys, "argv", ["saywhy", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return Result(ended.value.code or 0, out, err)  # type: ignore[arg-type]
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of random weights that says other words of other pictures."""
+    folder = tmp_path_factory.mktemp("models") / "small"
+    decoding = {"beam": 2, "max_words": 6}
+    SavedModel("tiny", tiny.opinionated(), tiny.vocabulary(), Preprocessing(tiny.SIDE), decoding).save(folder)
+    return folder
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> list[Path]:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    return tiny.picture_files(folder, 3)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Nine captioned pictures in three splits."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    rows = [
+        (path.name, f"word{n % 3} word{n % 2} word{more}", split)
+        for n, (path, split) in enumerate(zip(tiny.picture_files(folder, len(SPLITS)), SPLITS, strict=True))
+        for more in (4, 5)
+    ]
+    write_csv(folder / "captions.csv", ["image", "caption", "split"], rows)
+    return folder
+
+
+def write_csv(path: Path, header: list[str], rows: list[tuple[str, ...]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([header, *rows])

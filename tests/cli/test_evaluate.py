@@ -1,0 +1,154 @@
+"""`saywhy evaluate` scores a model, or a file of captions, and writes down what the scores depend on."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+KEYS = ["bleu", "bleu_no_penalty", "meteor", "rouge_l", "cider", "spice", "n", "signature", "notes"]
+NUMBERS = ("bleu", "bleu_no_penalty", "rouge_l", "cider", "n")
+
+
+@pytest.fixture
+def evaluate(run, data: Path):
+    """Run `saywhy evaluate --json` and give its object."""
+
+    def call(*more: object) -> dict[str, Any]:
+        result = run("evaluate", "--data", data, "--no-meteor", "--json", "--workers", 0, *more)
+        assert result.code == 0, result.err
+        assert result.out.count("\n") == 1
+        return json.loads(result.out)
+
+    return call
+
+
+def numbers(scores: dict[str, Any]) -> dict[str, Any]:
+    return {name: scores[name] for name in NUMBERS}
+
+
+def test_json_is_one_object_with_every_score_in_percent(evaluate, model: Path) -> None:
+    scores = evaluate("--model", model)
+    assert list(scores) == KEYS
+    assert (len(scores["bleu"]), len(scores["bleu_no_penalty"]), scores["n"]) == (4, 4, 3)
+    assert 1 < scores["bleu"][0] <= 100, "a share, not percent?"
+    assert 1 < scores["rouge_l"] <= 100
+    assert scores["meteor"] is None
+    for part in ("tok:ptb", "refs:2", "n:3", "split:data/test", "decode:beam2,length0.7,max6"):
+        assert part in scores["signature"].split("|")
+
+
+def test_what_the_beam_is_told_reaches_the_signature(evaluate, model: Path) -> None:
+    assert "decode:beam4,length0.2,max6" in evaluate("--model", model, "--beam", 4, "--length", 0.2)["signature"]
+
+
+def test_saved_captions_score_the_same(evaluate, model: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "new" / "captions.jsonl"
+    scores = evaluate("--model", model, "--save-captions", saved)
+    again = evaluate("--captions", saved)
+    assert numbers(again) == numbers(scores)
+    assert "decode:given" in again["signature"]
+
+
+def test_what_caption_prints_scores_the_same(run, evaluate, model: Path, data: Path, tmp_path: Path) -> None:
+    printed = tmp_path / "printed.jsonl"
+    printed.write_text(run("caption", data, "--model", model, "--json").out)
+    assert numbers(evaluate("--captions", printed)) == numbers(evaluate("--model", model))
+
+
+def test_plain_captions_are_cut_into_words(evaluate, tmp_path: Path) -> None:
+    captions = tmp_path / "captions.jsonl"
+    rows = [{"image": f"{n}.png", "caption": f"Word{n % 3} word{n % 2}, word4."} for n in (6, 7, 8)]
+    captions.write_text("\n\n".join(map(json.dumps, rows)))
+    assert evaluate("--captions", captions)["bleu"][:3] == pytest.approx([100] * 3)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (['{"image": "6.png", "caption": "a"}'], "no caption for 2 of 3 pictures, such as 7.png"),
+        (['{"image": "6.png", "caption": "a"}', '{"image": "x/6.png", "caption": "b"}'], "two captions for 6.png"),
+        (['{"image": "6.png", "caption": "a"}', "a dog"], 'line 2: not a JSON object with "image" and "caption"'),
+        (['{"image": "6.png"}'], "line 1: not a JSON object"),
+        (['{"image": "6.png", "caption": 5}'], "line 1: not a JSON object"),
+        (['{"image": "6.png", "words": [{"w": 5}]}'], "line 1: not a JSON object"),
+        (["[]"], "line 1: not a JSON object"),
+    ],
+)
+def test_a_file_of_captions_that_does_not_fit_is_refused(
+    run, data: Path, tmp_path: Path, lines: list[str], said: str
+) -> None:
+    captions = tmp_path / "captions.jsonl"
+    captions.write_text("\n".join(lines))
+    assert said in run("evaluate", "--data", data, "--captions", captions).complaint
+
+
+def test_a_file_of_captions_and_a_model_are_not_both_scored(run, data: Path, model: Path, tmp_path: Path) -> None:
+    arguments = ("--captions", tmp_path / "captions.jsonl", "--model", model)
+    assert "one or the other" in run("evaluate", "--data", data, *arguments).complaint
+    assert "cannot be read (No such file" in run("evaluate", "--data", data, *arguments[:2]).complaint
+
+
+def test_a_broken_picture_is_skipped_with_a_note(evaluate, model: Path, data: Path, tmp_path: Path) -> None:
+    (data / "7.png").write_text("not a picture")
+    out = tmp_path / "result.json"
+    scores = evaluate("--model", model, "--out", out)
+    assert scores["n"] == 2
+    assert scores["notes"][0].startswith("skipped 1 broken pictures, the first: 7.png: not a picture")
+    assert str(tmp_path) not in out.read_text()
+
+
+def test_a_results_file_holds_the_scores_and_what_they_depend_on_but_no_path(
+    evaluate, model: Path, tmp_path: Path
+) -> None:
+    trained = {
+        "recipe": {"seed": 3, "encoder": {"weights": str(tmp_path / "vgg16.safetensors")}},
+        "broken": [f"{tmp_path / 'x.jpg'}: not a picture; save it as JPEG or PNG"],
+    }
+    (model / "run.json").write_text(json.dumps(trained))
+    out = tmp_path / "results" / "tiny.json"
+    try:
+        scores = evaluate("--model", model, "--out", out)
+    finally:
+        (model / "run.json").unlink()
+    found = json.loads(out.read_text())
+    assert [found[key] for key in ("model", "data", "split")] == ["tiny", "data", "test"]
+    assert found["scores"] == scores
+    assert found["training"] == {
+        "recipe": {"seed": 3, "encoder": {"weights": "vgg16.safetensors"}},
+        "broken": ["x.jpg: not a picture; save it as JPEG or PNG"],
+    }
+    assert {"device", "threads", "versions", "commit", "captions_per_second"} <= set(found)
+    assert not re.search(r'"/|[A-Z]:\\', out.read_text()), "an absolute path"
+    assert [path.name for path in out.parent.iterdir()] == ["tiny.json"], "no part of a file is left"
+
+
+def test_a_results_file_of_given_captions_names_the_file_only(evaluate, model: Path, tmp_path: Path) -> None:
+    saved, out = tmp_path / "captions.jsonl", tmp_path / "result.json"
+    evaluate("--model", model, "--save-captions", saved)
+    evaluate("--captions", saved, "--out", out)
+    assert json.loads(out.read_text())["model"] == "captions.jsonl"
+    assert str(tmp_path) not in out.read_text()
+
+
+def test_the_table_shows_the_scores_of_the_json(run, evaluate, model: Path, data: Path) -> None:
+    scores = evaluate("--model", model)
+    shown = run("evaluate", "--data", data, "--no-meteor", "--workers", 0, "--model", model).out
+    for value in (*scores["bleu"], *scores["bleu_no_penalty"], scores["rouge_l"], scores["cider"]):
+        assert f"{value:.1f}" in shown
+    assert shown.splitlines()[0] == "tiny on data test, 3 pictures"
+    assert shown.splitlines()[-1] == scores["signature"]
+
+
+def test_results_makes_a_page_of_results_files(run, evaluate, model: Path, tmp_path: Path) -> None:
+    assert "no results" in run("results", tmp_path / "results").complaint
+    scores = evaluate("--model", model, "--out", tmp_path / "results" / "tiny.json")
+    printed = run("results", tmp_path / "results")
+    assert printed.code == 0
+    assert "tiny" in printed.out
+    assert f"{scores['bleu'][0]:.1f}" in printed.out
+    assert run("results", tmp_path / "results", "--out", tmp_path / "page.md").out == ""
+    assert (tmp_path / "page.md").read_text() == printed.out.removesuffix("\n")

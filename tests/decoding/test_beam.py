@@ -1,0 +1,135 @@
+"""Beam search against brute force and against a search that never stops early."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tiny
+from reference import decoding as reference
+from saywhy.captioners import captioners
+from saywhy.data.vocabulary import END, MARKERS
+from saywhy.decoding import Decoding, beam_search, decode, greedy
+
+FIRST = len(MARKERS)
+WORDS, MAX = FIRST + 3, 4  # three words, captions of up to four: 120 captions in all
+FULL = 3**MAX
+RULES = [(length, least, most) for length in (0.0, 0.7, 1.0, 2.0) for least, most in ((1, 4), (1, 3), (3, 4), (2, 2))]
+
+
+def rows(annotations):
+    """The pictures one by one."""
+    return [annotations.select(torch.tensor([row])) for row in range(len(annotations))]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", captioners)
+@torch.inference_mode()
+def test_a_full_beam_finds_the_best_caption_that_brute_force_finds(name, seed):
+    captioner, annotations = tiny.opinionated(name, WORDS, seed), tiny.annotations(3, seed)
+    every = [reference.every_caption(captioner, picture, MAX) for picture in rows(annotations)]
+    assert [len(captions) for captions in every] == [120] * 3
+    lengths = set()
+    for length, least, most in RULES:
+        how = Decoding(beam=FULL, length=length, min_words=least, max_words=most)
+        for captions, found in zip(every, beam_search(captioner, annotations, how), strict=True):
+            words, score = reference.best_caption(captions, length, least, most)
+            assert found[0].words == words
+            assert found[0].score == pytest.approx(score, abs=1e-4)
+            lengths.add(len(words))
+    assert len(lengths) > 1, "one length is always best: the rules were not tested"
+
+
+@torch.inference_mode()
+def test_a_full_beam_that_cannot_stop_early_ranks_all_captions_as_brute_force_does():
+    captioner, picture = tiny.opinionated(words=WORDS), tiny.annotations(1)
+    every = reference.every_caption(captioner, picture, 2)
+    found = beam_search(captioner, picture, Decoding(beam=12, length=1.0, max_words=2))[0]
+    ranked = sorted(every, key=lambda words: -reference.rank(every[words], 1.0))
+    shown = [hypothesis.words for hypothesis in found]
+    assert shown == ranked[: len(shown)]
+    assert len(shown) >= 9
+
+
+class Counting(torch.nn.Module):
+    """Passes steps on, and counts them."""
+
+    def __init__(self, captioner):
+        super().__init__()
+        self.captioner, self.device, self.start, self.steps = captioner, captioner.device, captioner.start, 0
+
+    def step(self, words, state):
+        self.steps += 1
+        return self.captioner.step(words, state)
+
+
+@pytest.mark.parametrize("beam", [1, 2, 3])
+@torch.inference_mode()
+def test_stopping_early_never_changes_the_result(beam):
+    most, saved = 9, 0
+    for seed in range(4):
+        captioner, annotations = tiny.opinionated(words=FIRST + 5, seed=seed), tiny.annotations(3, seed)
+        for length in (0.0, 0.7, 1.5):
+            for picture in rows(annotations):
+                counting = Counting(captioner)
+                how = Decoding(beam=beam, length=length, max_words=most)
+                found = beam_search(counting, picture, how)[0][0]  # type: ignore[arg-type]
+                words, score = reference.beam_search(captioner, picture, beam, length, 1, most)
+                assert found.words == words
+                assert found.score == pytest.approx(score, abs=1e-4)
+                saved += most + 1 - counting.steps
+    assert saved > 0, "it never stopped early"
+
+
+@pytest.mark.parametrize("length", [0.0, 0.7])
+@torch.inference_mode()
+def test_pictures_together_are_described_as_each_alone(length):
+    for seed in range(3):
+        captioner, annotations = tiny.opinionated(seed=seed), tiny.annotations(5, seed)
+        how = Decoding(beam=3, length=length, max_words=8)
+        for together, picture in zip(decode(captioner, annotations, how), rows(annotations), strict=True):
+            (alone,) = decode(captioner, picture, how)
+            assert together.words == alone.words
+            assert together.score == pytest.approx(alone.score, abs=1e-4)
+
+
+@torch.inference_mode()
+def test_a_beam_of_one_is_greedy_decoding_where_the_length_is_given():
+    for seed in range(4):
+        captioner, annotations = tiny.opinionated(seed=seed), tiny.annotations(4, seed)
+        how = Decoding(beam=1, length=0.0, min_words=6, max_words=6)
+        narrow = [found[0] for found in beam_search(captioner, annotations, how)]
+        straight = greedy(captioner, annotations, how)
+        assert [one.words for one in narrow] == [one.words for one in straight]
+        assert [one.score for one in narrow] == pytest.approx([one.score for one in straight], abs=1e-4)
+
+
+@torch.inference_mode()
+def test_a_beam_of_one_walks_greedys_path_and_ends_where_that_is_best():
+    longer = 0
+    for seed in range(6):
+        captioner, annotations = tiny.opinionated(seed=seed), tiny.annotations(4, seed)
+        how = Decoding(beam=1, length=0.0, max_words=8)
+        straight = greedy(captioner, annotations, how)
+        for found, one in zip(beam_search(captioner, annotations, how), straight, strict=True):
+            shared = min(len(found[0].words), len(one.words))
+            assert found[0].words[:shared] == one.words[:shared]
+            assert found[0].score >= one.score - 1e-5
+            longer += len(one.words) > len(found[0].words)
+    assert longer, "greedy was never beaten"
+
+
+@torch.inference_mode()
+def test_captions_of_one_picture_come_best_first_and_differ():
+    for found in beam_search(tiny.opinionated(), tiny.annotations(3), Decoding(beam=4, max_words=6)):
+        scores = [hypothesis.score for hypothesis in found]
+        assert scores == sorted(scores, reverse=True)
+        assert len({hypothesis.words for hypothesis in found}) == len(found) > 1
+
+
+@torch.inference_mode()
+def test_a_beam_wider_than_the_vocabulary_is_no_trouble():
+    logits = torch.tensor([0.0, 0.0, 1.0, 0.0, 0.5])  # one word there is to say
+    found = beam_search(tiny.Script.always(logits), tiny.annotations(1), Decoding(beam=9, max_words=3))[0]
+    assert {hypothesis.words for hypothesis in found} <= {(4,), (4, 4), (4, 4, 4)}
+    assert END not in found[0].words

@@ -1,0 +1,140 @@
+"""Captioners, annotations and pictures of the real kinds, small enough to run hundreds of times."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from saywhy import encoders
+from saywhy.captioners import Captioner, Glance, State, Step, build, captioners
+from saywhy.data.vocabulary import END, MARKERS, START, Vocabulary
+from saywhy.encoders.annotations import Annotations
+from saywhy.encoders.base import Encoder
+
+SIDE = 64
+WORDS = len(MARKERS) + 7
+CHOICES = {"soft-attention": [{"score": "bilinear"}]}  # settings worth a run of the shared suite each
+
+
+@functools.cache
+def _encoder() -> Encoder:
+    torch.manual_seed(0)
+    return encoders.build("timm:test_efficientnet", weights=None, size=SIDE)
+
+
+def encoder() -> Encoder:
+    """A network of 100,000 weights, random and frozen, with a 2 × 2 grid."""
+    return deepcopy(_encoder())
+
+
+def settings(name: str, **chosen: Any) -> dict[str, Any]:
+    """A captioner's settings with its large sizes made small and its dropout off."""
+    small: dict[str, Any] = {}
+    for each in dataclasses.fields(captioners[name].Settings):
+        if type(each.default) is int and each.default >= 64:
+            small[each.name] = each.default // 32
+        if "dropout" in each.name:
+            small[each.name] = 0.0
+    return small | chosen
+
+
+def variants() -> list[tuple[str, dict[str, Any]]]:
+    """Every registered captioner, with each of its switches turned over, and with other choices."""
+    found: list[tuple[str, dict[str, Any]]] = []
+    for name in captioners:
+        found.append((name, {}))
+        fields = dataclasses.fields(captioners[name].Settings)
+        found += [(name, {each.name: not each.default}) for each in fields if isinstance(each.default, bool)]
+        found += [(name, chosen) for chosen in CHOICES.get(name, [])]
+    return found
+
+
+def label(variant: tuple[str, dict[str, Any]]) -> str:
+    name, chosen = variant
+    return "-".join([name, *(f"{key}={value}" for key, value in chosen.items())])
+
+
+def captioner(name: str = "soft-attention", words: int = WORDS, seed: int = 0, **chosen: Any) -> Captioner:
+    """A captioner of random weights, in evaluation mode."""
+    torch.manual_seed(seed)
+    return build(name, encoder(), words, **settings(name, **chosen)).eval()
+
+
+def opinionated(name: str = "soft-attention", words: int = WORDS, seed: int = 0, **chosen: Any) -> Captioner:
+    """A captioner whose every word depends strongly on the picture and on the words before."""
+    found = captioner(name, words, seed, **chosen)
+    torch.manual_seed(seed + 1)
+    with torch.no_grad():
+        for part, parameter in found.named_parameters():
+            if not part.startswith("encoder."):
+                parameter.normal_(std=0.4)
+    return found
+
+
+def annotations(pictures: int = 3, seed: int = 0, width: int = 256, dtype: torch.dtype = torch.float32) -> Annotations:
+    """Random annotations on a grid of 2 × 3."""
+    random = torch.Generator().manual_seed(seed)
+    return Annotations(torch.randn(pictures, 6, width, generator=random, dtype=torch.float64).to(dtype), (2, 3))
+
+
+def captions(count: int = 3, length: int = 6, words: int = WORDS, seed: int = 0) -> Tensor:
+    """Captions (count, length + 2) of random words between `<start>` and `<end>`."""
+    random = torch.Generator().manual_seed(seed)
+    said = torch.randint(len(MARKERS), words, (count, length), generator=random)
+    ends = torch.ones(count, 1, dtype=torch.long)
+    return torch.cat([START * ends, said, END * ends], dim=1)
+
+
+def pixels(pictures: int = 2, side: int = SIDE, seed: int = 0) -> Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (pictures, 3, side, side), dtype=torch.uint8, generator=random)
+
+
+def vocabulary(words: int = WORDS) -> Vocabulary:
+    return Vocabulary((*MARKERS, *(f"word{n}" for n in range(words - len(MARKERS)))))
+
+
+def picture_files(folder: Path, count: int, size: tuple[int, int] = (80, 70)) -> list[Path]:
+    """Files of noise, each another."""
+    paths = [folder / f"{n}.png" for n in range(count)]
+    for n, path in enumerate(paths):
+        noise = np.random.default_rng(n).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+        Image.fromarray(noise).save(path)
+    return paths
+
+
+@dataclasses.dataclass(frozen=True)
+class ScriptState(State):
+    """A row's table of logits, (B, V, V)."""
+
+    tables: Tensor
+
+
+class Script(Captioner[ScriptState]):
+    """Not a network: the logits of the next word stand in a table (V, V) by the word before."""
+
+    name = "script"
+
+    def __init__(self, table: Tensor) -> None:
+        super().__init__(nn.Identity(), len(table), None)  # type: ignore[arg-type]
+        self.table = nn.Parameter(table.float())
+
+    @classmethod
+    def always(cls, logits: Tensor) -> Script:
+        """The same logits after every word."""
+        return cls(logits.expand(len(logits), -1).clone())
+
+    def start(self, annotations: Annotations) -> ScriptState:
+        return ScriptState(self.table.expand(len(annotations), -1, -1))
+
+    def step(self, words: Tensor, state: ScriptState) -> Step[ScriptState]:
+        logits = state.tables[torch.arange(len(words)), words]
+        return Step(logits, state, Glance(torch.ones(len(words), 1)))

@@ -1,0 +1,146 @@
+"""Recipes: read whole, or refused in a line that says which key."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from saywhy.errors import UserError
+from saywhy.training.recipe import Recipe, from_table, read_recipe
+
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "recipe.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def refusal(path: Path, **changes) -> str:
+    with pytest.raises(UserError) as caught:
+        read_recipe(path, **changes)
+    line = str(caught.value)
+    assert "\n" not in line
+    assert line.startswith(f"{path}: ")
+    return line
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_of_the_repository_loads(path):
+    assert read_recipe(path).name
+
+
+def test_there_are_recipes():
+    assert RECIPES
+
+
+def test_what_is_left_out_has_its_default(tmp_path):
+    assert read_recipe(written(tmp_path, "")) == Recipe()
+    recipe = read_recipe(written(tmp_path, "seed = 3\n[training]\nlr = 1\n[augmentation]\nscale = [0.5, 1]\n"))
+    assert recipe.seed == 3
+    assert recipe.training.lr == 1.0
+    assert recipe.training.epochs == Recipe().training.epochs
+    assert recipe.augmentation is not None
+    assert recipe.augmentation.scale == (0.5, 1.0)
+
+
+def test_settings_of_a_captioner_stand_beside_its_name(tmp_path):
+    recipe = read_recipe(written(tmp_path, '[captioner]\nname = "soft-attention"\nhidden = 8\ntie = true\n'))
+    assert recipe.captioner.settings == {"hidden": 8, "tie": True}
+    assert read_recipe(written(tmp_path, "[captioner]\nhidden = 8\n")).captioner.name == "soft-attention"
+
+
+def test_a_recipe_survives_json():
+    recipe = from_table({"augmentation": {}, "captioner": {"hidden": 8}, "vocabulary": {"min_count": 2, "size": 9}})
+    assert from_table(json.loads(json.dumps(asdict(recipe)))) == recipe
+
+
+def test_changes_go_over_what_the_file_says(tmp_path):
+    path = written(tmp_path, 'seed = 1\n[encoder]\nname = "vgg16"\nlr = 0.5\n')
+    recipe = read_recipe(path, seed=2, encoder={"weights": "none"}, training={"epochs": 1})
+    assert (recipe.seed, recipe.encoder.name, recipe.encoder.lr) == (2, "vgg16", 0.5)
+    assert (recipe.encoder.weights, recipe.training.epochs) == ("none", 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "near"),
+    [
+        ("sead = 1", "sead", "seed"),
+        ("[trainning]", "trainning", "training"),
+        ("[vocabulary]\nmin_cuont = 1", "vocabulary.min_cuont", "min_count"),
+        ("[preprocessing]\nsice = 64", "preprocessing.sice", "size"),
+        ("[augmentation]\nstrech = 1", "augmentation.strech", "stretch"),
+        ("[encoder]\nfinetune = 'all'", "encoder.finetune", "finetune_from"),
+        ("[captioner]\nhiden = 3", "captioner.hiden", "hidden"),
+        ("[training]\nepoch = 3", "training.epoch", "epochs"),
+        ("[decoding]\nbeem = 3", "decoding.beem", "beam"),
+    ],
+)
+def test_an_unknown_key_is_named_with_the_nearest(tmp_path, text, key, near):
+    line = refusal(written(tmp_path, text))
+    assert f"'{key}'" in line
+    assert f'did you mean "{near}"?' in line
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('seed = "one"', "seed"),
+        ("seed = 1.5", "seed"),
+        ("seed = true", "seed"),
+        ("name = 3", "name"),
+        ("training = 3", "training"),
+        ("[[training]]\nlr = 1", "training"),
+        ('[training]\nlr = "fast"', "training.lr"),
+        ("[training]\nlr = true", "training.lr"),
+        ("[training]\nepochs = 2.0", "training.epochs"),
+        ('[vocabulary]\nsize = "all"', "vocabulary.size"),
+        ("[encoder]\ntrain_batch_norm = 1", "encoder.train_batch_norm"),
+        ("[augmentation]\nscale = 0.5", "augmentation.scale"),
+        ("[augmentation]\nscale = [0.5]", "augmentation.scale"),
+        ('[augmentation]\nscale = ["a", "b"]', "augmentation.scale"),
+        ('captioner = "soft-attention"', "captioner"),
+        ("[captioner]\nname = 3", "captioner.name"),
+        ('[captioner]\nhidden = "many"', "captioner.hidden"),
+        ("[captioner]\ntie = 1", "captioner.tie"),
+        ('[decoding]\nbeam = "wide"', "decoding.beam"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_by_name(tmp_path, text, key):
+    assert f"'{key}' must be" in refusal(written(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ('[training]\nbatches = "picture"', "pictures"),
+        ('[training]\noptimiser = "adamm"', "adam"),
+        ('[training]\nschedule = "cosinus"', "cosine"),
+        ('[training]\nselect = "cidre"', "cider"),
+        ('[captioner]\nname = "soft-atention"', "soft-attention"),
+        ('[preprocessing]\nfit = "crob"', "crop"),
+        ('[decoding]\nmethod = "beem"', "beam"),
+        ("[decoding]\nbeam = 0", "beam = 0"),
+    ],
+)
+def test_a_value_that_is_none_of_the_known_is_refused_with_them(tmp_path, text, word):
+    assert word in refusal(written(tmp_path, text))
+
+
+def test_a_missing_file_a_folder_and_what_is_not_toml_are_refused(tmp_path):
+    assert "no such recipe" in refusal(tmp_path / "gone.toml")
+    assert "cannot be read" in refusal(tmp_path)
+    assert "not TOML" in refusal(written(tmp_path, "seed = = 1"))
+    assert "not TOML" in refusal(written(tmp_path, "seed = 1\nseed = 2"))
+    (tmp_path / "recipe.toml").write_bytes(b'name = "\xff"')
+    assert "not TOML" in refusal(tmp_path / "recipe.toml")
+
+
+def test_changes_are_checked_like_the_file(tmp_path):
+    path = written(tmp_path, "encoder = 3")
+    assert "'encoder' must be a table" in refusal(path, encoder={"weights": "none"})
+    assert "'training.epoch'" in refusal(written(tmp_path, ""), training={"epoch": 3})
