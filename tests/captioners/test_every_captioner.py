@@ -100,12 +100,13 @@ def test_later_words_do_not_change_what_was_said(captioner):
 
 
 def test_a_picture_alone_is_described_as_among_others(captioner):
-    annotations, words = tiny.annotations(B), tiny.captions(B)[:, :-1]
+    captioner = captioner.double()
+    annotations, words = tiny.annotations(B, dtype=torch.float64), tiny.captions(B)[:, :-1]
     logits, glance = captioner(annotations, words)
     for row in range(B):
         alone, looks = captioner(annotations.select(torch.tensor([row])), words[row : row + 1])
-        torch.testing.assert_close(alone, logits[row : row + 1], rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(looks.alpha, glance.alpha[row : row + 1], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(alone, logits[row : row + 1], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(looks.alpha, glance.alpha[row : row + 1], rtol=1e-9, atol=1e-9)
 
 
 def test_padding_changes_neither_logits_nor_loss_of_the_words_before(captioner):
@@ -200,6 +201,7 @@ def test_saved_and_loaded_it_says_the_same(captioner, tmp_path):
 
 
 def test_saved_in_half_precision_it_says_nearly_the_same_in_float32(captioner, tmp_path):
+    captioner = tiny.captioner(captioner.name, **dataclasses.asdict(captioner.settings))  # the usual small weights
     saved = SavedModel("tiny", captioner, tiny.vocabulary(), Preprocessing(tiny.SIDE))
     saved.save(tmp_path / "whole")
     saved.save(tmp_path / "half", torch.float16)
@@ -210,7 +212,7 @@ def test_saved_in_half_precision_it_says_nearly_the_same_in_float32(captioner, t
     annotations, words = tiny.annotations(2), tiny.captions(2)[:, :-1]
     with torch.no_grad():
         expected, found = (each(annotations, words)[0] for each in (captioner, half))
-    assert 0 < (found - expected).abs().max() < 0.05
+    assert 0 < (found - expected).abs().max() < 0.01 * expected.abs().max()
 
 
 def test_weights_tied_before_saving_are_tied_after_loading(captioner, tmp_path):

@@ -8,7 +8,7 @@ import torch
 import tiny
 from reference import decoding as reference
 from saywhy.captioners import captioners
-from saywhy.data.vocabulary import END, MARKERS
+from saywhy.data.vocabulary import END, MARKERS, PAD, START, UNK
 from saywhy.decoding import Decoding, beam_search, decode, greedy
 
 FIRST = len(MARKERS)
@@ -125,6 +125,22 @@ def test_captions_of_one_picture_come_best_first_and_differ():
         scores = [hypothesis.score for hypothesis in found]
         assert scores == sorted(scores, reverse=True)
         assert len({hypothesis.words for hypothesis in found}) == len(found) > 1
+
+
+@pytest.mark.parametrize("name", captioners)
+@torch.inference_mode()
+def test_every_caption_of_a_beam_carries_the_glances_and_log_probabilities_of_its_own_words(name):
+    captioner, annotations = tiny.opinionated(name), tiny.annotations(4)
+    found = beam_search(captioner, annotations, Decoding(beam=5, min_words=3, max_words=6))
+    for picture, hypotheses in zip(rows(annotations), found, strict=True):
+        for hypothesis in hypotheses:
+            logits, glance = captioner(picture, torch.tensor([[START, *hypothesis.words]]))
+            logits[..., [PAD, START, UNK]] = -torch.inf
+            log_p = logits[0].log_softmax(dim=-1)
+            expected = [log_p[t, word].item() for t, word in enumerate((*hypothesis.words, END))]
+            assert hypothesis.logprobs == pytest.approx(expected, abs=1e-3)
+            looked = glance.alpha[0, :-1]
+            torch.testing.assert_close(torch.from_numpy(hypothesis.alpha), looked, rtol=0, atol=1e-4)
 
 
 @torch.inference_mode()

@@ -1,0 +1,73 @@
+"""The captioner inside the package is what its card and the results say."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import saywhy
+from saywhy.data.datasets import read
+from saywhy.data.vocabulary import MARKERS
+from saywhy.metrics import cider
+from saywhy.metrics.evaluation import caption_split
+from saywhy.model import SHIPPED, locate
+
+ROOT = Path(__file__).parents[1]
+RESULT = ROOT / "results" / "flickr8k-soft-distilled-seed0.json"
+
+
+@pytest.fixture(scope="module")
+def model() -> saywhy.Model:
+    return saywhy.load(device="cpu")
+
+
+def test_it_is_whole_and_at_most_60_megabytes():
+    files = {path.name: path.stat().st_size for path in locate(SHIPPED).iterdir()}
+    assert {"model.safetensors", "config.json", "vocabulary.json", "README.md", "run.json"} == set(files)
+    assert sum(files.values()) < 60e6
+
+
+def test_it_captions_every_example_picture_with_words_of_its_vocabulary(model):
+    pictures = sorted((ROOT / "examples" / "pictures").glob("*.??g"))
+    captions = list(model.captions(pictures))
+    assert len(captions) == 4
+    for caption in captions:
+        assert 1 <= len(caption.words) <= 20
+        assert set(caption.words) <= set(model.vocabulary.words) - set(MARKERS)
+        assert len(caption.logprobs) == len(caption.words) == len(caption.alpha)
+    assert len({caption.text for caption in captions}) == 4
+
+
+def test_its_card_states_the_scores_of_the_results_file():
+    card = (locate(SHIPPED) / "README.md").read_text()
+    scores = json.loads(RESULT.read_text())["scores"]
+    row = next(line for line in card.splitlines() if line.startswith("| this model |"))
+    stated = [float(number) for number in re.findall(r"\d+\.\d", row)]
+    measured = [*scores["bleu"], scores["meteor"], scores["rouge_l"], scores["cider"]]
+    assert stated == [round(value, 1) for value in measured]
+    assert scores["signature"] in card
+
+
+def test_its_results_were_measured_with_the_decoding_it_ships_with(model):
+    assert json.loads(RESULT.read_text())["decoding"] == str(model.decoding)
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_it_scores_on_the_test_split_what_the_results_say(model, flickr8k):
+    pictures = read(flickr8k).split("test").pictures
+    said = caption_split(model.captioner, model.vocabulary, model.preprocessing, pictures, model.decoding)
+    words = [said.captions[picture.name].words for picture in pictures]
+    score = 100 * cider(words, [picture.captions for picture in pictures]).cider
+    assert score == pytest.approx(json.loads(RESULT.read_text())["scores"]["cider"], abs=0.5)
+
+
+@pytest.mark.data
+def test_on_fifty_test_pictures_it_is_far_better_than_captions_of_other_pictures(model, flickr8k):
+    pictures = read(flickr8k).split("test").pictures[:50]
+    said = caption_split(model.captioner, model.vocabulary, model.preprocessing, pictures, model.decoding, workers=0)
+    words = [said.captions[picture.name].words for picture in pictures]
+    references = [picture.captions for picture in pictures]
+    shifted = references[1:] + references[:1]
+    assert cider(words, references).cider > 5 * cider(words, shifted).cider
