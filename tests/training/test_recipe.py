@@ -144,3 +144,12 @@ def test_changes_are_checked_like_the_file(tmp_path):
     path = written(tmp_path, "encoder = 3")
     assert "'encoder' must be a table" in refusal(path, encoder={"weights": "none"})
     assert "'training.epoch'" in refusal(written(tmp_path, ""), training={"epoch": 3})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("batch", 0), ("epochs", 0), ("lr", -1.0), ("label_smoothing", 1.0), ("distil", 1.5), ("average", 1.0)],
+)
+def test_a_setting_of_training_that_is_out_of_range_is_named(key, value):
+    with pytest.raises(UserError, match=f"training.{key} = {value} is out of range"):
+        from_table({"training": {key: value}})

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from saywhy.encoders.annotations import Annotations
+from saywhy.encoders.annotations import Annotations, take_rows
 from saywhy.encoders.base import Encoder
 from saywhy.errors import UserError, closest
 from saywhy.registry import Registry
@@ -33,7 +33,7 @@ class State:
 
 
 def _select(part: Any, rows: Tensor) -> Any:
-    return part.index_select(0, rows) if isinstance(part, Tensor) else part.select(rows)
+    return take_rows(part, rows) if isinstance(part, Tensor) else part.select(rows)
 
 
 @dataclass(frozen=True)

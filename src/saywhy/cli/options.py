@@ -17,9 +17,7 @@ Model = Annotated[
 Data = Annotated[Path, typer.Option(metavar="DIR", help="The captioned pictures.", show_default=False)]
 Beam = Annotated[
     int | None,
-    typer.Option(
-        metavar="N", min=1, help="Width of the beam; 1 is greedy.", show_default="model's", rich_help_panel=DECODING
-    ),
+    typer.Option(metavar="N", min=1, help="Width of the beam.", show_default="model's", rich_help_panel=DECODING),
 ]
 Length = Annotated[
     float | None,

@@ -1,9 +1,10 @@
 """Beam search over a batch of pictures.
 
 Every picture keeps `beam` unfinished captions and a pool of its `beam` best finished ones. A caption's score is
-log p(words, `<end>`) / length^a. As log p ≤ 0 only falls as words are added, log p / (longest length)^a bounds
-what an unfinished caption can still reach; the search ends when no bound beats the best finished caption, so
-stopping early never changes the result.
+log p(words, `<end>`) / length^a. As log p ≤ 0 only falls as words are added, log p / (longest length)^a bounds what
+an unfinished caption can still reach. A beam whose bound does not beat the best finished caption is dropped, and
+the search ends when none is left: neither changes which caption is best, and both save most of the late steps.
+The other captions of the pool are what was found on the way.
 """
 
 from __future__ import annotations
@@ -45,42 +46,65 @@ class _Pool:
 
 @dataclass(frozen=True)
 class _Trace:
-    """One step of the search, for walking back: (B, k) parents, words, log p; (B, k) log p of ending here."""
+    """One step of the search, for walking back: (B, k) parents, words, log p and log p of ending here.
+
+    The glance has the computed beams alone, whose numbers among all B · k are `rows`.
+    """
 
     parents: Tensor
     words: Tensor
     logprobs: Tensor
     end_logprobs: Tensor
+    rows: Tensor
     glance: Glance
+
+    def alpha(self, pictures: int, k: int) -> Tensor:
+        return _spread(self.glance.alpha, self.rows, pictures * k).unflatten(0, (pictures, k))
+
+    def beta(self, pictures: int, k: int) -> Tensor | None:
+        beta = self.glance.beta
+        return None if beta is None else _spread(beta, self.rows, pictures * k).unflatten(0, (pictures, k))
 
 
 def beam_search(captioner: Captioner, annotations: Annotations, decoding: Decoding) -> list[list[Hypothesis]]:
     """Up to `beam` captions a picture, the best first."""
-    pictures, k = len(annotations), decoding.beam
-    device = captioner.device
+    pictures, k, device = len(annotations), decoding.beam, captioner.device
     live = torch.full((pictures, k), -torch.inf, device=device)
     live[:, 0] = 0  # one empty caption a picture, not k equal ones
     first_row = torch.arange(pictures, device=device)[:, None] * k  # (B, 1)
+    rows = first_row.flatten()  # those of the B · k beams that can still win; the others are not computed
     said = torch.empty(pictures * k, 0, dtype=torch.long, device=device)
-    word = torch.full((pictures * k,), START, device=device)
-    state, pool, traces = captioner.start(annotations.repeat(k)), _Pool.empty(live), list[_Trace]()
+    word = torch.full((pictures,), START, device=device)
+    state, pool, traces = captioner.start(annotations), _Pool.empty(live), list[_Trace]()
 
     for words in range(decoding.max_words + 1):
         step = captioner.step(word, state)
-        raw = log_probabilities(step.logits).view(pictures, k, -1)
+        raw = _spread(log_probabilities(step.logits), rows, pictures * k).view(pictures, k, -1)
         total = live[..., None] + permitted(raw.flatten(0, 1), said, decoding).view_as(raw)  # (B, k, V)
         pool.add(decoding.rank(total[..., END], words), words)
         total[..., END] = -torch.inf
         live, best = total.flatten(1).topk(k, dim=1)
         parents, chosen = best // total.shape[-1], best % total.shape[-1]
         logprobs = raw.flatten(1).gather(1, best)
-        traces.append(_Trace(parents, chosen, logprobs, raw[..., END], step.glance))
-        if bool((pool.scores[:, 0] >= decoding.rank(live[:, 0], decoding.max_words)).all()):
+        traces.append(_Trace(parents, chosen, logprobs, raw[..., END], rows, step.glance))
+        hopeful = decoding.rank(live, decoding.max_words) > pool.scores[:, :1]
+        came_from = (first_row + parents).flatten()  # (B · k)
+        place = torch.zeros(pictures * k, dtype=torch.long, device=device)
+        place[rows] = torch.arange(len(rows), device=device)  # where a beam stands among the computed ones
+        rows = hopeful.flatten().nonzero().squeeze(1)
+        if not len(rows):
             break
-        rows = (first_row + parents).flatten()
-        word, state = chosen.flatten(), step.state.select(rows)
-        said = torch.cat([said.index_select(0, rows), word[:, None]], dim=1)
+        live = live.masked_fill(~hopeful, -torch.inf)
+        word, state = chosen.flatten()[rows], step.state.select(place[came_from[rows]])
+        said = torch.cat([said.index_select(0, came_from), chosen.view(-1, 1)], dim=1)
     return _walk_back(pool, traces)
+
+
+def _spread(values: Tensor, rows: Tensor, total: int) -> Tensor:
+    """Values (R, …) in their rows of a tensor (total, …) that is −∞ elsewhere."""
+    if len(rows) == total:
+        return values
+    return values.new_full((total, *values.shape[1:]), -torch.inf).index_copy(0, rows, values)
 
 
 def _walk_back(pool: _Pool, traces: list[_Trace]) -> list[list[Hypothesis]]:
@@ -93,8 +117,8 @@ def _walk_back(pool: _Pool, traces: list[_Trace]) -> list[list[Hypothesis]]:
         torch.stack([getattr(trace, name) for trace in traces]).cpu().numpy() for name in ("parents", "words")
     )
     logprobs, ends = gathered([t.logprobs for t in traces]), gathered([t.end_logprobs for t in traces])
-    alpha = gathered([t.glance.alpha.unflatten(0, (pictures, k)) for t in traces])
-    betas = [t.glance.beta.unflatten(0, (pictures, k)) for t in traces if t.glance.beta is not None]
+    alpha = gathered([t.alpha(pictures, k) for t in traces])
+    betas = [each for t in traces if (each := t.beta(pictures, k)) is not None]
     beta = gathered(betas) if betas else None
 
     def walk(picture: int, score: float, step: int, beam: int) -> Hypothesis:

@@ -25,12 +25,23 @@ class Annotations:
 
     def select(self, rows: Tensor) -> Annotations:
         """The annotations of these rows of the batch; a row may come more than once."""
-        return Annotations(self.vectors.index_select(0, rows), self.grid)
+        return Annotations(take_rows(self.vectors, rows), self.grid)
 
     def repeat(self, times: int) -> Annotations:
         """Each picture `times` times in a row, for beams and samples."""
-        return Annotations(self.vectors.repeat_interleave(times, dim=0), self.grid)
+        rows = torch.arange(len(self), device=self.vectors.device).repeat_interleave(times)
+        return self.select(rows)
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Annotations:
         """The same annotations on another device or in another precision."""
         return Annotations(self.vectors.to(device, dtype), self.grid)
+
+
+def take_rows(values: Tensor, rows: Tensor) -> Tensor:
+    """Rows of a batch, (R, …); rows of a batch of one are that one seen R times, which copies nothing.
+
+    The beams of a single picture so share its annotations, for which there would else be a copy a beam and word.
+    """
+    if len(values) == 1 or values.stride(0) == 0:
+        return values[:1].expand(len(rows), *values.shape[1:])
+    return values.index_select(0, rows)

@@ -45,7 +45,7 @@ def _laid_over(places: np.ndarray, size: tuple[int, int], region: tuple[float, f
     large = small.resize((max(1, right - left), max(1, bottom - top)), Image.Resampling.BICUBIC)
     whole = np.zeros((size[1], size[0]), np.float32)
     whole[top:bottom, left:right] = np.asarray(large).clip(0, 1)
-    blur = max(size) / max(places.shape) / 3
+    blur = max(right - left, bottom - top) / max(places.shape) / 3
     light = Image.fromarray((whole * 255).astype(np.uint8)).filter(ImageFilter.GaussianBlur(blur))
     values = np.asarray(light, np.float32)
     return values / max(float(values.max()), 1.0)

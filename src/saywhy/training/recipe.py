@@ -102,6 +102,26 @@ class TrainingRecipe:
     checkpoint_every: int = 0
     precision: str = "auto"
 
+    def __post_init__(self) -> None:
+        right = {
+            "epochs": self.epochs >= 1,
+            "batch": self.batch >= 1,
+            "accumulate": self.accumulate >= 1,
+            "lr": self.lr >= 0,
+            "warmup": self.warmup >= 0,
+            "weight_decay": self.weight_decay >= 0,
+            "clip": self.clip >= 0,
+            "label_smoothing": 0 <= self.label_smoothing < 1,
+            "doubly_stochastic": self.doubly_stochastic >= 0,
+            "distil": 0 <= self.distil <= 1,
+            "average": 0 <= self.average < 1,
+            "patience": self.patience >= 0,
+            "checkpoint_every": self.checkpoint_every >= 0,
+        }
+        for name, within in right.items():
+            if not within:
+                raise UserError(f"training.{name} = {getattr(self, name)} is out of range")
+
 
 @dataclass(frozen=True)
 class Recipe:
