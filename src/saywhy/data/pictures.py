@@ -134,8 +134,9 @@ class _opened:
             self.image = Image.open(path, formats=_formats())
         except UnidentifiedImageError:
             raise _broken(path, "not a picture in a format that is known", "save it as JPEG or PNG") from None
-        except Image.DecompressionBombError as error:
-            raise _too_large(path, str(error)) from None
+        except Image.DecompressionBombError as error:  # Pillow refuses twice its own limit before it tells the size
+            pixels = int(next(iter(re.findall(r"\d+", str(error))), MAX_PIXELS))
+            raise _too_large(path, f"{pixels:,} pixels; the limit is {MAX_PIXELS:,}") from None
         except Exception as error:  # as above: header parsers are no tamer than decoders
             raise _broken(path, f"unreadable ({error})", "copy or download it again") from None
         _refuse_odd_sizes(path, self.image)
@@ -172,7 +173,7 @@ def _refuse_odd_sizes(path: str | Path, image: Image.Image) -> None:
     width, height = image.size
     if width * height > MAX_PIXELS:
         image.close()
-        raise _too_large(path, f"{width}×{height} pixels; the limit is {MAX_PIXELS:,} in all")
+        raise _too_large(path, f"{width * height:,} pixels; the limit is {MAX_PIXELS:,}")
     if min(width, height) < MIN_SIDE:
         image.close()
         wrong = f"too small to caption ({width}×{height} pixels; the minimum side is {MIN_SIDE})"
