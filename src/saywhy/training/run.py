@@ -117,6 +117,7 @@ class Run:
         inputs = self.features or picture_inputs(recipe, paths, cache)
         self.batches = Batches(captions, self.vocabulary, inputs)
         self._set_up([load_teacher(folder, recipe, self.vocabulary, fabric.device) for folder in teachers])
+        self.teachers = [Path(folder).name for folder in teachers]
         self.progress = Progress()
         self.broken: set[str] = set()
 
@@ -142,11 +143,14 @@ class Run:
         recipe = self.recipe
         return SavedModel(recipe.name, self.captioner, self.vocabulary, recipe.preprocessing, asdict(recipe.decoding))
 
+    def _origin(self) -> dict[str, Any]:
+        """What a resumed run must share with the one that began, as JSON gives it back."""
+        return json.loads(json.dumps({**asdict(self.recipe), "teachers": self.teachers}))
+
     def restore(self) -> None:
         """Go on from the checkpoint in the run's folder."""
         path = self.out / CHECKPOINT
-        table = json.loads(json.dumps(asdict(self.recipe)))
-        self.progress = restore_checkpoint(path, self.captioner, self.optimiser, self.average, table)
+        self.progress = restore_checkpoint(path, self.captioner, self.optimiser, self.average, self._origin())
 
     def train(self) -> Progress:
         """Train to the end of the recipe, or until patience ends."""
@@ -282,8 +286,8 @@ class Run:
 
     def _checkpoint(self) -> None:
         if self.fabric.is_global_zero:
-            path, table = self.out / CHECKPOINT, asdict(self.recipe)
-            save_checkpoint(path, self.captioner, self.optimiser, self.average, self.progress, table)
+            path, origin = self.out / CHECKPOINT, self._origin()
+            save_checkpoint(path, self.captioner, self.optimiser, self.average, self.progress, origin)
             self._note()
         self.fabric.barrier()
 
@@ -291,6 +295,7 @@ class Run:
         """Say in run.json what was trained, from what, on what."""
         about = {
             "recipe": asdict(self.recipe),
+            "teachers": self.teachers,
             "data": {"name": self.learning.name, "train": len(self.learning), "dev": len(self.dev)},
             "vocabulary": len(self.vocabulary),
             "parameters": sum(p.numel() for p in self.captioner.parameters()),
