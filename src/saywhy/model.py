@@ -15,7 +15,7 @@ from PIL import Image
 
 from saywhy.captioners.saving import CONFIG, SavedModel
 from saywhy.captioners.saving import load as load_saved
-from saywhy.data.pictures import open_picture
+from saywhy.data.pictures import as_picture, open_picture
 from saywhy.decoding import Caption, Decoding, decode
 from saywhy.errors import BrokenPicture, UserError
 
@@ -73,11 +73,11 @@ class Model:
     def _open(self, sources: Iterable[Source], on_broken: Callable[[BrokenPicture], None] | None) -> Iterator[_Opened]:
         for source in sources:
             if isinstance(source, Image.Image):
-                yield self._prepared("", source.convert("RGB"))
+                yield self._prepared("", as_picture(source))
                 continue
             try:
                 # as large as evaluation opens them, so that both say the same
-                yield self._prepared(str(source), open_picture(source, at_least=self.preprocessing.size))
+                yield self._prepared(str(source), open_picture(source, at_least=self.preprocessing.at_least))
             except BrokenPicture as error:
                 if on_broken is None:
                     raise

@@ -114,3 +114,10 @@ def test_the_shipped_model_captions_the_examples(run) -> None:
         assert line["model"] == "soft-attention-flickr8k"
         assert 3 <= len(line["words"]) <= 20
         assert "<" not in line["caption"]
+
+
+@pytest.mark.parametrize("options", [("--temperature", 2), ("--seed", 3), ("--sample", "--beam", 4)])
+def test_options_that_would_do_nothing_are_refused(run, model: Path, photos: list[Path], options: tuple) -> None:
+    result = run("caption", photos[0], "--model", model, *options)
+    assert result.code == 2
+    assert "--sample" in result.err

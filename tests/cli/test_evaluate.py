@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 KEYS = ["bleu", "bleu_no_penalty", "meteor", "rouge_l", "cider", "spice", "n", "signature", "notes"]
 NUMBERS = ("bleu", "bleu_no_penalty", "rouge_l", "cider", "n")
@@ -152,3 +153,17 @@ def test_results_makes_a_page_of_results_files(run, evaluate, model: Path, tmp_p
     assert f"{scores['bleu'][0]:.1f}" in printed.out
     assert run("results", tmp_path / "results", "--out", tmp_path / "page.md").out == ""
     assert (tmp_path / "page.md").read_text() == printed.out.removesuffix("\n")
+
+
+def test_pictures_may_lie_elsewhere_than_the_captions(run, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    for number in range(3):
+        Image.new("RGB", (32, 32), (80 * number, 90, 90)).save(tmp_path / "photos" / f"{number}.png")
+    rows = "".join(f"{number}.png,a wall,test\n" for number in range(3))
+    (tmp_path / "mine.csv").write_text("image,caption,split\n" + rows)
+    result = run(
+        "evaluate", "--data", tmp_path / "mine.csv", "--images", tmp_path / "photos", "--model", model, "--no-meteor",
+        "--json", "--workers", 0,
+    )  # fmt: skip
+    assert result.code == 0, result.err
+    assert json.loads(result.out)["n"] == 3

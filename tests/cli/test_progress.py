@@ -14,7 +14,7 @@ def train_two_epochs() -> None:
         display({"kind": "broken", "line": "[red]/x.jpg: damaged " + "x" * 200, "count": 1})
         for epoch in (1, 2):
             scores = {"cider": 50.0 - epoch, "bleu4": 20.0, "best": 49.0}
-            display({"kind": "epoch", "epoch": epoch, "epochs": 2, "select": "cider", **scores})
+            display({"kind": "epoch", "epoch": epoch, "epochs": 2, "is_best": epoch == 1, **scores})
 
 
 def count() -> None:

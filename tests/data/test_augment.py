@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 import tiny
 from saywhy.data.augment import Augmentation
+from saywhy.errors import UserError
 
 PLAIN = Augmentation(scale=(1.0, 1.0), stretch=1.0, flip=0.0)
 YES, NO = torch.ones(4, dtype=torch.bool), torch.zeros(4, dtype=torch.bool)
@@ -89,7 +90,7 @@ def test_the_seed_decides_and_pictures_differ():
     assert not torch.equal(one[0], one[1])
 
 
-@pytest.mark.parametrize("colour", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("colour", [0.0, 0.2, 0.99])
 def test_pixels_stay_between_0_and_255_in_floats_of_the_size_asked_for(colour):
     crops = Augmentation(colour=colour)(tiny.pixels(4), 48, YES)
     assert crops.shape == (4, 3, 48, 48)
@@ -106,3 +107,11 @@ def test_colours_vary_no_further_than_told_and_not_at_all_without():
     shades = Augmentation((1.0, 1.0), 1.0, 0.0, colour=0.3)(grey, 40, every)[:, 0, 0, 0]
     assert 70 <= shades.min() < 75
     assert 125 < shades.max() <= 130
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"scale": (1.0, 0.5)}, {"scale": (0.0, 1.0)}, {"stretch": 0.0}, {"flip": 2.0}, {"colour": 1.0}]
+)
+def test_a_setting_out_of_range_is_named(wrong):
+    with pytest.raises(UserError, match=f"augmentation.{next(iter(wrong))}"):
+        Augmentation(**wrong)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from saywhy.data.pictures import MIN_SIDE, find_pictures, open_picture, picture_header
+from saywhy.data.pictures import MIN_SIDE, as_picture, find_pictures, open_picture, picture_header
 from saywhy.errors import BrokenPicture, UserError
 
 # pytest takes away the filter that keeps Pillow quiet; a test below checks it in a process of its own.
@@ -317,3 +317,19 @@ def test_a_folder_without_pictures_and_a_missing_path_are_the_users_mistakes(tmp
 def test_two_hundred_real_photographs_open(flickr8k: Path) -> None:
     for path in find_pictures([flickr8k / "Images"])[::40]:
         assert open_picture(path).mode == "RGB"
+
+
+def test_an_opened_image_becomes_what_its_file_becomes(tmp_path: Path) -> None:
+    grey = Image.fromarray(np.linspace(0, 65535, 600).astype(np.uint16).reshape(20, 30))
+    grey.save(tmp_path / "deep.png")
+    clear = Image.new("RGBA", (20, 30), (200, 0, 0, 0))
+    clear.save(tmp_path / "clear.png")
+    turned = Image.new("RGB", (30, 20), "red")
+    exif = turned.getexif()
+    exif[0x0112] = 6
+    turned.save(tmp_path / "turned.jpg", exif=exif)
+    for name in ("deep.png", "clear.png", "turned.jpg"):
+        path = tmp_path / name
+        assert np.array_equal(as_picture(Image.open(path)), open_picture(path)), name
+    with pytest.raises(BrokenPicture, match="too small"):
+        as_picture(Image.new("RGB", (1, 1)))

@@ -84,3 +84,8 @@ def test_small_pictures_grow_and_large_ones_are_not_aliased():
 def test_what_makes_no_sense_is_a_users_error(wrong):
     with pytest.raises(UserError):
         Preprocessing(**wrong)
+
+
+def test_a_picture_keeps_as_many_pixels_as_its_crop_needs():
+    assert Preprocessing(224, "crop").at_least == 256
+    assert Preprocessing(224, "squash").at_least == 224

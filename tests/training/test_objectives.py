@@ -68,7 +68,7 @@ def test_padding_and_broken_pictures_contribute_nothing_to_loss_or_gradient():
         sums = LogLikelihood(captioner, 64, **how)(vectors, MIRROR, words, owner, GRID)
         sums.loss.backward()
         gradients = [p.grad.flatten() for p in captioner.parameters() if p.grad is not None]
-        return [float(each) for each in sums], torch.cat(gradients)
+        return [each.item() for each in sums], torch.cat(gradients)
 
     sums, gradient = learned(words[:3], OWNER[:3])
     longer = torch.cat([words, torch.full((4, 3), PAD)], dim=1)

@@ -153,3 +153,21 @@ def test_changes_are_checked_like_the_file(tmp_path):
 def test_a_setting_of_training_that_is_out_of_range_is_named(key, value):
     with pytest.raises(UserError, match=f"training.{key} = {value} is out of range"):
         from_table({"training": {key: value}})
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"seed": -1},
+        {"vocabulary": {"size": -3}},
+        {"encoder": {"lr": -1.0}},
+        {"training": {"lr": float("inf")}},
+        {"preprocessing": {"size": 100_000}},
+        {"captioner": {"dropout": 2.0}},
+        {"captioner": {"hidden": 0}},
+        {"captioner": {"score": "cosine"}},
+    ],
+)
+def test_values_that_cannot_be_trained_with_are_refused_before_anything_is_built(table):
+    with pytest.raises(UserError):
+        from_table(table)

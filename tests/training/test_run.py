@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -124,18 +125,24 @@ def test_a_run_killed_with_sigkill_and_resumed_ends_with_the_weights_of_one_left
     assert losses(tmp_path / "alone") == losses(tmp_path / "killed")
 
 
-def test_two_processes_have_the_loss_curve_of_one(colours, recipe, tmp_path):
+def test_two_processes_have_the_loss_curve_of_one_and_name_the_same_broken_pictures(colours, recipe, tmp_path):
+    folder = shutil.copytree(colours, tmp_path / "data")
+    for number in (2, 3, 4):
+        (folder / f"{number}.png").write_text("not a picture")
     still = RECIPE.replace("[augmentation]\ncolour = 0.1\n", "").replace("dropout = 0.3", "dropout = 0.0")
     recipe.write_text(still)
-    run = ["-m", "saywhy", "train", recipe, "--data", colours, "--device", "cpu", "--workers", 0]
+    run = ["-m", "saywhy", "train", recipe, "--data", folder, "--device", "cpu", "--workers", 0]
     one = start([*run, "--out", tmp_path / "one"])
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", 2, "--master-port", 29517]
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", 2, "--standalone"]
     two = start([*launcher, *run, "--out", tmp_path / "two"])
     assert one.wait() == 0, one.communicate()[0]
     assert two.wait() == 0, two.communicate()[0]
     assert len(losses(tmp_path / "one")) == 9
     np.testing.assert_allclose(losses(tmp_path / "two"), losses(tmp_path / "one"), rtol=1e-4)
-    assert json.loads((tmp_path / "two" / "run.json").read_text())["processes"] == 2
+    alone, shared = (json.loads((tmp_path / name / "run.json").read_text()) for name in ("one", "two"))
+    assert shared["processes"] == 2
+    assert len(shared["broken"]) == 3
+    assert shared["broken"] == alone["broken"]
 
 
 @pytest.mark.parametrize("batches", ["pictures", "equal-length"])
@@ -176,8 +183,6 @@ def test_a_frozen_encoder_runs_once_a_picture_and_a_second_run_reads_its_feature
 
 
 def test_a_broken_picture_is_named_and_skipped_and_training_goes_on(colours, tmp_path):
-    import shutil
-
     folder = shutil.copytree(colours, tmp_path / "data")
     (folder / "3.png").write_text("not a picture")
     (folder / "13.png").unlink()
@@ -198,10 +203,45 @@ def test_a_student_learns_from_its_teachers(colours, tmp_path):
         train(taught, read(colours), tmp_path / "alone", device="cpu", workers=0)
 
 
+def test_of_equal_epochs_the_later_one_is_kept(colours, tmp_path):
+    folder = shutil.copytree(colours, tmp_path / "data")
+    table = (folder / "captions.csv").read_text().splitlines()
+    (folder / "captions.csv").write_text("\n".join(row for row in table if row[:2] not in ("13", "14", "15")))
+    progress = train(tiny(epochs=3), read(folder), tmp_path / "run", device="cpu", workers=0)
+    assert [event["cider"] for event in progress.history] == [0.0, 0.0, 0.0]  # as always with one picture
+    assert progress.best_epoch == 2
+
+
+def test_a_run_is_not_resumed_on_other_captions(colours, tmp_path):
+    folder = shutil.copytree(colours, tmp_path / "data")
+    train(tiny(epochs=1), read(folder), tmp_path / "run", device="cpu", workers=0)
+    text = (folder / "captions.csv").read_text()
+    (folder / "captions.csv").write_text(text.replace("a red wall", "a wall red"))
+    with pytest.raises(UserError, match="different: data"):
+        train(tiny(epochs=1), read(folder), tmp_path / "run", device="cpu", workers=0, resume=True)
+
+
+def test_a_data_set_without_its_pictures_is_refused_before_anything_is_written(colours, tmp_path):
+    shutil.copytree(colours, tmp_path / "data", ignore=shutil.ignore_patterns("*.png"))
+    with pytest.raises(UserError, match="none of the 12 pictures of train is there"):
+        train(tiny(), read(tmp_path / "data"), tmp_path / "run", device="cpu", workers=0)
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_a_minimum_the_most_frequent_words_are_the_vocabulary(colours, tmp_path):
+    import tomllib
+
+    table = tomllib.loads(RECIPE)
+    table["vocabulary"] = {"size": 3}
+    table["training"]["epochs"] = 1
+    train(from_table(table), read(colours), tmp_path / "run", device="cpu", workers=0)
+    assert len(json.loads((tmp_path / "run" / "vocabulary.json").read_text())) == 4 + 3
+
+
 def test_patience_ends_a_run_that_no_longer_gets_better(colours, tmp_path):
     progress = train(tiny(epochs=9, lr=0.0, patience=2), read(colours), tmp_path / "run", device="cpu", workers=0)
     assert progress.epoch < 9
-    assert progress.epoch - 1 - progress.best_epoch == 2
+    assert progress.epoch - 1 - progress.improved == 2
 
 
 def test_a_run_leaves_a_model_a_log_curves_and_what_it_was_made_of(colours, tmp_path):

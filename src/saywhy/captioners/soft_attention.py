@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from saywhy.captioners.base import Captioner, Glance, State, Step, captioners
 from saywhy.encoders.annotations import Annotations
 from saywhy.encoders.base import Encoder
+from saywhy.errors import UserError
 from saywhy.registry import Registry
 
 
@@ -64,6 +65,12 @@ class SoftAttentionSettings:
     score: str = "mlp"
     dropout: float = 0.5
     tie: bool = False
+
+    def __post_init__(self) -> None:
+        sizes = (self.embedding, self.hidden, self.attention)
+        if min(sizes) < 1 or not 0 <= self.dropout < 1:
+            raise UserError("soft-attention: embedding, hidden and attention are at least 1, and dropout is below 1")
+        _ = scores[self.score]
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,10 @@ def caption(
 
     A picture that cannot be read is named on stderr and skipped; the exit code is then 2.
     """
+    if sample and (beam is not None or length is not None):
+        raise UserError("--beam and --length search, --sample draws: give one or the other")
+    if not sample and (temperature, top_k, top_p, seed) != (1.0, 0, 1.0, 0):
+        raise UserError("--temperature, --top-k, --top-p and --seed are of sampling: add --sample")
     refuse_unwritable("--figures", figures, folder=True)
     faults: list[UserError] = []
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saywhy.cli.options import FLAG, Json, examples
+from saywhy.cli.options import FLAG, Images, Json, Reader, examples
 
 if TYPE_CHECKING:
     from saywhy.data.check import Report
@@ -28,15 +28,11 @@ def check(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="A data set's folder, or its captions file.", show_default=False)
     ],
-    reader: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Its layout.", show_default="recognised by itself")
-    ] = None,
+    reader: Reader = None,
     captions: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The captions, if not in their usual place.")
     ] = None,
-    images: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The pictures, if not in their usual place.")
-    ] = None,
+    images: Images = None,
     min_count: Annotated[
         int, typer.Option(metavar="N", min=1, help="The vocabulary is of words that occur N times in train.")
     ] = 5,

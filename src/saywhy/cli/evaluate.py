@@ -9,7 +9,21 @@ from typing import Annotated
 import typer
 
 from saywhy.cli.complain import complain
-from saywhy.cli.options import FLAG, OUTPUT, Batch, Beam, Data, Device, Json, Length, Model, Workers, examples
+from saywhy.cli.options import (
+    FLAG,
+    OUTPUT,
+    Batch,
+    Beam,
+    Data,
+    Device,
+    Images,
+    Json,
+    Length,
+    Model,
+    Reader,
+    Workers,
+    examples,
+)
 from saywhy.cli.writable import refuse_unwritable
 from saywhy.errors import UserError
 
@@ -22,6 +36,8 @@ EPILOG = examples(
 
 def evaluate(
     data: Data,
+    reader: Reader = None,
+    images: Images = None,
     split: Annotated[str, typer.Option(metavar="train|dev|test", help="Which pictures.")] = "test",
     model: Model = None,
     captions: Annotated[
@@ -64,7 +80,7 @@ def evaluate(
     from saywhy.data.datasets import read
     from saywhy.data.splits import split_name
 
-    chosen = read(data).split(split_name(split))
+    chosen = read(data, reader=reader, images=images).split(split_name(split))
     if captions:
         said = evaluating.from_file(captions, chosen)
     else:

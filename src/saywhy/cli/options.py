@@ -14,7 +14,18 @@ Model = Annotated[
     str | None,
     typer.Option(metavar="NAME|DIR", help="A model's name or folder.", show_default="the shipped one"),
 ]
-Data = Annotated[Path, typer.Option(metavar="DIR", help="The captioned pictures.", show_default=False)]
+Data = Annotated[
+    Path,
+    typer.Option(metavar="DIR", help="The captioned pictures: their folder, or the captions file.", show_default=False),
+]
+Reader = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The layout of the data.", show_default="recognised by itself"),
+]
+Images = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="The folder of pictures, if not in its usual place.", show_default=False),
+]
 Beam = Annotated[
     int | None,
     typer.Option(metavar="N", min=1, help="Width of the beam.", show_default="model's", rich_help_panel=DECODING),

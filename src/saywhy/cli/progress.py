@@ -77,7 +77,7 @@ class TrainingDisplay:
         self.bar.update(self._task("train", event["steps"]), completed=event["step"], note=note)
 
     def _epoch(self, event: dict[str, Any]) -> None:
-        best = "  best so far" if event["best"] == event[event["select"]] else ""
+        best = "  best so far" if event["is_best"] else ""
         scores = f"dev CIDEr {event['cider']:.1f}  BLEU-4 {event['bleu4']:.1f}"
         self._line(f"epoch {event['epoch']}/{event['epochs']}  {scores}{best}")
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from saywhy.cli.options import FLAG, MACHINE, Data, Device, Workers, examples
+from saywhy.cli.complain import complain
+from saywhy.cli.options import FLAG, MACHINE, Data, Device, Images, Reader, Workers, examples
 from saywhy.cli.writable import refuse_unwritable
 from saywhy.errors import UserError
 
@@ -31,6 +34,8 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", metavar=FLAG, help="Go on after a crash or an interruption.")
     ] = False,
+    reader: Reader = None,
+    images: Images = None,
     teacher: Annotated[
         list[str] | None,
         typer.Option(
@@ -78,10 +83,11 @@ def train(
     if epochs is not None:
         changes["training"] = {"epochs": epochs}
     chosen = read_recipe(recipe, **changes)
-    with TrainingDisplay() as display:
+    captioned = read(data, reader=reader, images=images)
+    with _saying_how_to_go_on(), TrainingDisplay() as display:
         progress = run(
             chosen,
-            read(data),
+            captioned,
             out,
             resume=resume,
             device=device,
@@ -95,3 +101,12 @@ def train(
             f"{out}: best {chosen.training.select} on dev {progress.best:.1f} at epoch {progress.best_epoch + 1}, "
             f"{progress.step} steps in {progress.seconds:.0f} s"
         )
+
+
+@contextmanager
+def _saying_how_to_go_on() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        complain("stopped; go on from the last checkpoint with --resume")
+        raise

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from saywhy.errors import UserError
+
 
 @dataclass(frozen=True)
 class Augmentation:
@@ -24,6 +26,18 @@ class Augmentation:
     stretch: float = 1.2
     flip: float = 0.5
     colour: float = 0.0
+
+    def __post_init__(self) -> None:
+        least, most = self.scale
+        right = {
+            "scale": 0 < least <= most <= 1,
+            "stretch": 1 <= self.stretch <= 4,
+            "flip": 0 <= self.flip <= 1,
+            "colour": 0 <= self.colour < 1,
+        }
+        for name, within in right.items():
+            if not within:
+                raise UserError(f"augmentation.{name} = {getattr(self, name)} is out of range")
 
     def __call__(self, canvases: Tensor, size: int, mirror: Tensor) -> Tensor:
         """Crops (B, 3, size, size) of canvases (B, 3, S, S); `mirror` (B,) says which may be flipped."""

@@ -29,13 +29,9 @@ SIDES = ("left", "right")  # a mirror image makes these words false
 
 @samplers.register("pictures")
 def picture_batches(captions: Encoded, size: int, random: np.random.Generator) -> list[list[Pair]]:
-    """Batches of `size` pictures with all their captions, padded to the longest.
-
-    Pictures that do not fill a last batch wait for another epoch: a batch of another size costs a GPU seconds.
-    """
+    """Batches of `size` pictures with all their captions, padded to the longest; the last one may be smaller."""
     order = random.permutation(len(captions)).tolist()
-    whole = len(order) // size * size or len(order)
-    chunks = [order[start : start + size] for start in range(0, whole, size)]
+    chunks = [order[start : start + size] for start in range(0, len(order), size)]
     return [[(picture, n) for picture in chunk for n in range(len(captions[picture]))] for chunk in chunks]
 
 

@@ -8,6 +8,8 @@ A reader is one file in `readers/`: a small class that recognises a layout and r
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,6 +57,12 @@ class Dataset:
             there = ", ".join(f"{split} ({n})" for split, n in self.splits.items() if split) or "none"
             raise UserError(f"{self.root}: no pictures in split {name!r}; splits there are: {there}")
         return replace(self, pictures=chosen)
+
+
+def digest(*parts: Dataset) -> str:
+    """A hash of the pictures' names and captions, in their order and splits."""
+    told = [[picture.split, picture.name, *picture.captions] for part in parts for picture in part.pictures]
+    return hashlib.blake2b(json.dumps(told).encode(), digest_size=16).hexdigest()
 
 
 class Reader(Protocol):

@@ -64,15 +64,25 @@ def open_picture(path: str | Path, at_least: int | None = None) -> Image.Image:
     with _opened(path) as image:
         if at_least:
             _draft(image, at_least)
-        try:
-            image.load()
-            upright = _upright(image)
-        except Exception as error:  # decoders raise whatever a broken file leads them to
-            raise _broken(path, f"damaged ({error})", "copy or download it again") from None
-        try:
-            return _as_rgb(upright)
-        except ValueError as error:
-            raise _broken(path, f"unusual colours ({error})", "save it as an RGB JPEG or PNG") from None
+        return _decoded(path, image)
+
+
+def as_picture(image: Image.Image) -> Image.Image:
+    """What `open_picture` makes of a file, made of a Pillow image: a copy, upright and in 8-bit RGB."""
+    _refuse_odd_sizes("a picture", image)
+    return _decoded("a picture", image)
+
+
+def _decoded(path: str | Path, image: Image.Image) -> Image.Image:
+    try:
+        image.load()
+        upright = _upright(image)
+    except Exception as error:  # decoders raise whatever a broken file leads them to
+        raise _broken(path, f"damaged ({error})", "copy or download it again") from None
+    try:
+        return _as_rgb(upright)
+    except ValueError as error:
+        raise _broken(path, f"unusual colours ({error})", "save it as an RGB JPEG or PNG") from None
 
 
 def picture_header(path: str | Path) -> Header:
@@ -139,7 +149,11 @@ class _opened:
             raise _too_large(path, f"{pixels:,} pixels; the limit is {MAX_PIXELS:,}") from None
         except Exception as error:  # as above: header parsers are no tamer than decoders
             raise _broken(path, f"unreadable ({error})", "copy or download it again") from None
-        _refuse_odd_sizes(path, self.image)
+        try:
+            _refuse_odd_sizes(path, self.image)
+        except BrokenPicture:
+            self.image.close()
+            raise
 
     def __enter__(self) -> Image.Image:
         return self.image
@@ -172,10 +186,8 @@ def _refuse_what_is_no_file(path: str | Path) -> None:
 def _refuse_odd_sizes(path: str | Path, image: Image.Image) -> None:
     width, height = image.size
     if width * height > MAX_PIXELS:
-        image.close()
         raise _too_large(path, f"{width * height:,} pixels; the limit is {MAX_PIXELS:,}")
     if min(width, height) < MIN_SIDE:
-        image.close()
         wrong = f"too small to caption ({width}×{height} pixels; the minimum side is {MIN_SIDE})"
         raise _broken(path, wrong, "use a larger picture")
 

@@ -7,6 +7,7 @@ Pixels stay 0–255; each encoder normalises them by its own convention.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,8 +35,13 @@ class Preprocessing:
     def __post_init__(self) -> None:
         if self.fit not in FITS:
             raise UserError(f"unknown fit {self.fit!r}: use one of {', '.join(FITS)}")
-        if self.size < 32 or self.margin < 1:
-            raise UserError(f"preprocessing needs size ≥ 32 and margin ≥ 1, not {self.size} and {self.margin}")
+        if not (32 <= self.size <= 4096 and 1 <= self.margin <= 8):
+            raise UserError(f"preprocessing: size {self.size} is not in 32–4096, or margin {self.margin:g} not in 1–8")
+
+    @property
+    def at_least(self) -> int:
+        """The shortest side a picture must keep to lose nothing that the encoder would see."""
+        return math.ceil(self.size * (self.margin if self.fit == "crop" else 1))
 
     def region(self, width: int, height: int) -> tuple[float, float, float, float]:
         """The part of a width × height picture that the encoder sees: left, top, right, bottom in its pixels.

@@ -77,7 +77,7 @@ def _hypotheses(said: Tensor, logprobs: Tensor, glances: list[Glance], decoding:
             Hypothesis(
                 words=tuple(numbers[:words]),
                 logprobs=tuple(log_p.tolist()),
-                score=float(decoding.rank(log_p.double().sum(), words)),
+                score=float(decoding.rank(log_p.cpu().double().sum(), words)),
                 alpha=alpha[row, :words],
                 beta=None if beta is None else beta[row, :words],
             )

@@ -38,7 +38,7 @@ def caption_split(
 ) -> Captioned:
     """Freely decoded captions of all pictures: nothing of a reference is shown to the model."""
     side = preprocessing.size
-    files = PictureFiles([Path(each.path) for each in pictures], (3, side, side), preprocessing, side)
+    files = PictureFiles([Path(each.path) for each in pictures], (3, side, side), preprocessing, preprocessing.at_least)
     was_training = captioner.training
     captioner.eval()
     captions: dict[str, Caption] = {}

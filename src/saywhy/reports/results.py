@@ -75,7 +75,8 @@ def _means(split: str, results: list[Result]) -> str:
     for name, runs in groups.items():
         for label, bleu in ((name, "bleu"), ("… BLEU without penalty", "bleu_no_penalty")):
             columns = list(zip(*(_values(run, bleu) for run in runs), strict=True))
-            rows.append(_row(label, len(runs), *map(_spread, columns)))
+            cells = [_spread(column) for column in columns]
+            rows.append(_row(label, len(runs), *(cells if bleu == "bleu" else [*cells[:4], "", "", ""])))
     title = f"## {split}: mean ± standard deviation over seeds\n\n"
     return title + _table(("model", "seeds", *METRICS), rows)
 
@@ -100,6 +101,11 @@ def _runs(results: list[Result]) -> str:
         rows.append(_row(result["model"], seed, *numbers, parameters, cost))
     signatures = sorted({result["scores"]["signature"] for result in results})
     signed = "".join(f"\nSignature: `{each}`\n" for each in signatures)
+    taught = sorted({", ".join(result.get("training", {}).get("teachers", [])) for result in results} - {""})
+    signed += "".join(
+        f"\nTaught by {each}, the same models for every seed: the spread is over the student's seed alone.\n"
+        for each in taught
+    )
     return "### Run by run\n\n" + _table(("model", "seed", *METRICS, "parameters", "training"), rows) + signed
 
 

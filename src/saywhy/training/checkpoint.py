@@ -28,7 +28,8 @@ class Progress:
     Attributes:
         epoch, batch: the next batch to train on; `batch` counts within the epoch.
         step: optimiser steps made.
-        best, best_epoch: the best score on dev so far, and when.
+        best, best_epoch: the best score on dev so far, and when it was last reached: those weights are kept.
+        improved: when it was first reached, from which patience counts.
         seconds: spent training, over all sittings.
     """
 
@@ -37,6 +38,7 @@ class Progress:
     step: int = 0
     best: float = -1.0
     best_epoch: int = -1
+    improved: int = -1
     seconds: float = 0.0
     finished: bool = False
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -105,8 +107,8 @@ def _refuse_other(path: Path, about: dict, recipe: dict) -> None:
             f"this is saywhy {saywhy_version()}, which reads format {FORMAT}: resume with that version"
         )
     if about["recipe"] != recipe:
-        changed = [key for key in recipe if about["recipe"].get(key) != recipe[key]]
+        changed = [key for key in {**about["recipe"], **recipe} if about["recipe"].get(key) != recipe.get(key)]
         raise UserError(
-            f"{path}: the run was started with another recipe (it differs in {', '.join(changed) or 'its keys'}); "
-            "resume with the recipe it began with, or choose another --out"
+            f"{path}: the run was started with another recipe or other data (different: {', '.join(changed)}); "
+            "resume with what it began with, or choose another --out"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,6 +13,7 @@ from saywhy.errors import UserError
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+PATIENCE = timedelta(days=1)  # the first process encodes features and scores dev while the others wait
 PRECISIONS = {"bf16": "bf16-mixed", "float32": "32-true"}
 
 
@@ -19,6 +21,7 @@ def engine(precision: str = "auto", device: str = "auto") -> Fabric:
     """A launched Fabric for this process; `torchrun` decides how many there are."""
     try:
         from lightning_fabric import Fabric
+        from lightning_fabric.strategies import DDPStrategy
     except ImportError:
         raise UserError('training needs Lightning Fabric: pip install "saywhy[train]"') from None
     here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
@@ -27,7 +30,7 @@ def engine(precision: str = "auto", device: str = "auto") -> Fabric:
         accelerator=device,
         devices=here,
         num_nodes=everywhere // here,
-        strategy="ddp" if everywhere > 1 else "auto",
+        strategy=DDPStrategy(timeout=PATIENCE) if everywhere > 1 else "auto",
         precision=_precision(precision, device),  # type: ignore[arg-type]
     )
     fabric.launch()
@@ -41,3 +44,11 @@ def _precision(wanted: str, device: str) -> str:
     if wanted not in PRECISIONS:
         raise UserError(f'unknown precision {wanted!r}: use "auto", "bf16" or "float32"')
     return PRECISIONS[wanted]
+
+
+def gathered(here: list[str], processes: int) -> list[list[str]]:
+    """What every process has, in their order."""
+    everywhere = [here] * processes
+    if processes > 1:
+        torch.distributed.all_gather_object(everywhere, here)
+    return everywhere

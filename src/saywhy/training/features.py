@@ -55,7 +55,7 @@ def cached_features(
 ) -> CachedFeatures:
     """Encode what the cache does not hold yet; the first process does it and the others wait."""
     side = preprocessing.size
-    files = PictureFiles(paths, (3, side, side), preprocessing, side)
+    files = PictureFiles(paths, (3, side, side), preprocessing, preprocessing.at_least)
     with torch.inference_mode():
         blank = encoder(torch.zeros(1, 3, side, side, device=fabric.device))
     key = {

@@ -18,9 +18,10 @@ class RunLog:
     On resuming, events after the checkpoint are cut off: they are about to happen again.
     """
 
-    def __init__(self, folder: Path, step: int) -> None:
+    def __init__(self, folder: Path, step: int, epoch: int) -> None:
         self.path = folder / LOG
-        kept = [event for event in read_log(self.path) if event["step"] <= step] if step else []
+        before = [event for event in read_log(self.path) if event["step"] <= step] if step else []
+        kept = [event for event in before if "cider" not in event or event["epoch"] <= epoch]
         write_text(self.path, "".join(json.dumps(event) + "\n" for event in kept))
         self.file = self.path.open("a", encoding="utf-8")
         self.board = _tensorboard(folder / "tensorboard", step)

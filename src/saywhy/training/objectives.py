@@ -100,5 +100,6 @@ def _cross_entropy(logits: Tensor, wanted: Tensor, smoothing: float = 0.0) -> Te
 
 
 def as_vector(sums: Sums) -> Tensor:
-    """The four sums in float64 without gradient, for adding up over processes and steps."""
-    return torch.stack([each.detach().double() for each in sums])
+    """The four sums without gradient, for adding up over processes; in float64 where the device has it."""
+    precise = torch.float32 if sums.loss.device.type == "mps" else torch.float64
+    return torch.stack([each.detach().to(precise) for each in sums])

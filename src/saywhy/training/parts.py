@@ -16,7 +16,7 @@ from saywhy import captioners, encoders
 from saywhy.captioners.saving import load
 from saywhy.data.batches import Inputs
 from saywhy.data.inputs import KeptPictures, PictureFiles
-from saywhy.data.vocabulary import Vocabulary
+from saywhy.data.vocabulary import MARKERS, Vocabulary
 from saywhy.errors import UserError
 from saywhy.training.features import CachedFeatures, cached_features
 from saywhy.training.recipe import Recipe
@@ -24,16 +24,19 @@ from saywhy.training.recipe import Recipe
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+USUAL_MIN_COUNT = 5
 CANVAS = 1.125  # training crops are cut from a canvas this much larger than the encoder's input
 
 
 def build_vocabulary(recipe: Recipe, captions: Sequence[Sequence[Sequence[str]]]) -> Vocabulary:
     """The words of the training captions that the recipe asks for."""
     every = (words for own in captions for words in own)
-    vocabulary = Vocabulary.build(every, recipe.vocabulary.min_count, recipe.vocabulary.size)
-    if len(vocabulary.words) == 4:
-        wanted = recipe.vocabulary.min_count
-        raise UserError(f"no word occurs {wanted} times in the training captions: lower vocabulary.min_count")
+    least, size = recipe.vocabulary.min_count, recipe.vocabulary.size
+    if least is None and size is None:
+        least = USUAL_MIN_COUNT
+    vocabulary = Vocabulary.build(every, least, size)
+    if len(vocabulary) == len(MARKERS):
+        raise UserError(f"no word occurs {least} times in the training captions: lower vocabulary.min_count")
     return vocabulary
 
 
@@ -67,7 +70,7 @@ def picture_inputs(recipe: Recipe, paths: Sequence[Path], cache: Path | None) ->
     how = recipe.preprocessing
     side = round(how.size * CANVAS) if recipe.augmentation else how.size
     prepare: Callable[[Image.Image], np.ndarray] = partial(how.canvas, side=side) if recipe.augmentation else how
-    files = PictureFiles(paths, (3, side, side), prepare, side)
+    files = PictureFiles(paths, (3, side, side), prepare, max(side, how.at_least))
     kept_as = {"preprocessing": asdict(how), "canvas": recipe.augmentation is not None}
     return KeptPictures(files, cache, kept_as) if cache else files
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 import types
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,15 +21,31 @@ from saywhy.errors import UserError, closest
 from saywhy.training.optimisers import optimisers, schedules
 
 T = TypeVar("T")
+
+
+def refuse_out_of_range(table: str, settings: Any, bounds: Mapping[str, tuple[float, float]]) -> None:
+    """Raise a `UserError` that names the first setting outside its bounds; None is always within."""
+    for name, (least, most) in bounds.items():
+        value = getattr(settings, name)
+        if value is not None and not (least <= value <= most and math.isfinite(value)):
+            raise UserError(f"{table}.{name} = {value} is out of range")
+
+
 SELECTIONS = ("cider", "bleu4")
 
 
 @dataclass(frozen=True)
 class VocabularyRecipe:
-    """Words that occur `min_count` times in the training captions, or the `size` most frequent."""
+    """Words that occur `min_count` times in the training captions, or the `size` most frequent.
 
-    min_count: int | None = 5
+    With neither, words that occur five times.
+    """
+
+    min_count: int | None = None
     size: int | None = None
+
+    def __post_init__(self) -> None:
+        refuse_out_of_range("vocabulary", self, {"min_count": (1, math.inf), "size": (1, math.inf)})
 
 
 @dataclass(frozen=True)
@@ -48,6 +66,9 @@ class EncoderRecipe:
     lr: float = 1e-4
     output_stride: int | None = None
     train_batch_norm: bool = False
+
+    def __post_init__(self) -> None:
+        refuse_out_of_range("encoder", self, {"lr": (0, 10)})
 
 
 @dataclass(frozen=True)
@@ -103,24 +124,11 @@ class TrainingRecipe:
     precision: str = "auto"
 
     def __post_init__(self) -> None:
-        right = {
-            "epochs": self.epochs >= 1,
-            "batch": self.batch >= 1,
-            "accumulate": self.accumulate >= 1,
-            "lr": self.lr >= 0,
-            "warmup": self.warmup >= 0,
-            "weight_decay": self.weight_decay >= 0,
-            "clip": self.clip >= 0,
-            "label_smoothing": 0 <= self.label_smoothing < 1,
-            "doubly_stochastic": self.doubly_stochastic >= 0,
-            "distil": 0 <= self.distil <= 1,
-            "average": 0 <= self.average < 1,
-            "patience": self.patience >= 0,
-            "checkpoint_every": self.checkpoint_every >= 0,
-        }
-        for name, within in right.items():
-            if not within:
-                raise UserError(f"training.{name} = {getattr(self, name)} is out of range")
+        whole, share = (1, math.inf), (0, 1)
+        bounds = {"epochs": whole, "batch": whole, "accumulate": whole, "lr": (0, 10), "warmup": (0, math.inf)}
+        bounds |= dict.fromkeys(("clip", "doubly_stochastic", "patience", "checkpoint_every"), (0, math.inf))
+        bounds |= {"weight_decay": (0, 10), "label_smoothing": (0, 0.999), "distil": share, "average": (0, 0.99999)}
+        refuse_out_of_range("training", self, bounds)
 
 
 @dataclass(frozen=True)
@@ -138,6 +146,8 @@ class Recipe:
     decoding: Decoding = Decoding()
 
     def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**32:
+            raise UserError(f"seed = {self.seed} is out of range")
         for registry, name in (
             (samplers, self.training.batches),
             (optimisers, self.training.optimiser),

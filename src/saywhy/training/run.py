@@ -21,7 +21,8 @@ from torch.utils.data import DataLoader
 from saywhy.captioners import Captioner
 from saywhy.captioners.saving import WEIGHTS, SavedModel, save_weights
 from saywhy.data.batches import Batch, Batches, Pair, share
-from saywhy.data.datasets import Dataset
+from saywhy.data.cache import content_key
+from saywhy.data.datasets import Dataset, digest
 from saywhy.data.inputs import default_workers
 from saywhy.data.tokenise import tokenise
 from saywhy.data.vocabulary import PAD
@@ -30,7 +31,8 @@ from saywhy.files import write_text
 from saywhy.metrics import bleu, cider
 from saywhy.metrics.evaluation import caption_split
 from saywhy.training.checkpoint import CHECKPOINT, Progress, restore_checkpoint, save_checkpoint
-from saywhy.training.engine import engine
+from saywhy.training.engine import engine, gathered
+from saywhy.training.features import weights_digest
 from saywhy.training.log import RunLog, plot_curves
 from saywhy.training.machine import machine
 from saywhy.training.objectives import LogLikelihood, as_vector
@@ -108,16 +110,24 @@ class Run:
     ) -> None:
         self.recipe, self.out, self.fabric, self.workers, self.watch = recipe, out, fabric, workers, watch
         self.learning, self.dev = data.split("train"), data.split("dev")
+        for part in (self.learning, self.dev):
+            if not any(picture.path.is_file() for picture in part.pictures):
+                first = part.pictures[0].path
+                raise UserError(
+                    f"none of the {len(part)} pictures of {part.pictures[0].split} is there, such as {first}"
+                )
         captions = [[tokenise(text) for text in picture.captions] for picture in self.learning.pictures]
         paths = [picture.path for picture in self.learning.pictures]
         self.vocabulary = build_vocabulary(recipe, captions)
         self.captioner = build_captioner(recipe, len(self.vocabulary)).to(fabric.device)
+        self.encoder_digest = weights_digest(self.captioner.encoder)
         features = out / "cache" if cache is None else cache
         self.features = feature_inputs(recipe, self.captioner, paths, features, workers, fabric, watch)
         inputs = self.features or picture_inputs(recipe, paths, cache)
         self.batches = Batches(captions, self.vocabulary, inputs)
         self._set_up([load_teacher(folder, recipe, self.vocabulary, fabric.device) for folder in teachers])
-        self.teachers = [Path(folder).name for folder in teachers]
+        self.teachers = {Path(folder).name: content_key(Path(folder) / WEIGHTS) for folder in teachers}
+        self.data_digest = digest(self.learning, self.dev)
         self.progress = Progress()
         self.broken: set[str] = set()
 
@@ -145,7 +155,8 @@ class Run:
 
     def _origin(self) -> dict[str, Any]:
         """What a resumed run must share with the one that began, as JSON gives it back."""
-        return json.loads(json.dumps({**asdict(self.recipe), "teachers": self.teachers}))
+        same = {"data": self.data_digest, "encoder weights": self.encoder_digest, "teachers": self.teachers}
+        return json.loads(json.dumps({**asdict(self.recipe), **same}))
 
     def restore(self) -> None:
         """Go on from the checkpoint in the run's folder."""
@@ -155,7 +166,7 @@ class Run:
     def train(self) -> Progress:
         """Train to the end of the recipe, or until patience ends."""
         progress, how, first = self.progress, self.recipe.training, self.fabric.is_global_zero
-        log = RunLog(self.out, progress.step) if first else None
+        log = RunLog(self.out, progress.step, progress.epoch) if first else None
         if first and not progress.step:
             self.saved.describe_in(self.out)
             self._note()
@@ -164,7 +175,8 @@ class Run:
             if log:
                 self._evaluate(log)
             progress.best, progress.best_epoch = self.fabric.broadcast((progress.best, progress.best_epoch))
-            waited = progress.epoch - progress.best_epoch
+            progress.improved = self.fabric.broadcast(progress.improved)
+            waited = progress.epoch - progress.improved
             progress.epoch, progress.batch = progress.epoch + 1, 0
             progress.finished = progress.epoch == how.epochs or 0 < how.patience <= waited
             self._checkpoint()
@@ -194,6 +206,7 @@ class Run:
                 self._checkpoint()
                 began, pictures = time.monotonic(), 0
         progress.seconds += time.monotonic() - began
+        self._name_broken([line for lines in gathered(sorted(self.broken), fabric.world_size) for line in lines])
 
     def _tell(self, log: RunLog, sums: torch.Tensor, steps: int, speed: float) -> None:
         loss, log_loss, words, captions = sums.tolist()
@@ -221,19 +234,19 @@ class Run:
         how, fabric, step = self.recipe.training, self.fabric, self.progress.step
         torch.manual_seed(hash((self.recipe.seed, step, fabric.global_rank)) % 2**63)
         set_rates(self.optimiser, how.schedule, step, steps, how.warmup)
-        everywhere = torch.zeros(4, dtype=torch.float64, device=fabric.device)
+        parts = []
         here = sum(int((batch.words != PAD).any(dim=1).sum()) for batch in group)
         captions = self._summed(torch.tensor(here, device=fabric.device))
         for number, batch in enumerate(group):
-            self._name_broken(batch)
+            self._name_broken(batch.broken)
             batch = batch.to(fabric.device)
             grid = self.features.grid if self.features else None
             with fabric.no_backward_sync(self.objective, enabled=number < len(group) - 1):
                 sums = self.objective(batch.inputs, batch.mirror, batch.words, batch.owner, grid)
                 # processes' gradients are averaged, and the loss is a mean over the captions of all of them
                 fabric.backward(sums.loss * fabric.world_size / captions.clamp(min=1))
-            everywhere += as_vector(sums)
-        everywhere = self._summed(everywhere)
+            parts.append(as_vector(sums))
+        everywhere = self._summed(torch.stack(parts).sum(dim=0))
         if not bool(everywhere.isfinite().all()):
             raise UserError(f"the loss is no longer a number at step {step + 1}: lower training.lr or clip more")
         if how.clip:
@@ -250,8 +263,8 @@ class Run:
         assert isinstance(everywhere, torch.Tensor)
         return everywhere
 
-    def _name_broken(self, batch: Batch) -> None:
-        for line in batch.broken:
+    def _name_broken(self, lines: Sequence[str]) -> None:
+        for line in lines:
             if line not in self.broken:
                 self.broken.add(line)
                 self.watch({"kind": "broken", "line": line, "count": len(self.broken)})
@@ -261,13 +274,16 @@ class Run:
         progress, how = self.progress, self.recipe.training
         with self.average.swapped() if self.average else nullcontext():
             scores = self._dev_scores()
-            if scores[how.select] > progress.best:
-                progress.best, progress.best_epoch = scores[how.select], progress.epoch
+            score = scores[how.select]
+            if score > progress.best:
+                progress.improved = progress.epoch
+            if score >= progress.best:  # of equals the later one, which has seen more
+                progress.best, progress.best_epoch = score, progress.epoch
                 save_weights(self.captioner, self.out / WEIGHTS)
         event = {"epoch": progress.epoch + 1, **scores, "best": progress.best}
         progress.history.append(event)
         log.write(progress.step, **event)
-        self.watch({"kind": "epoch", "epochs": how.epochs, "select": how.select, **event})
+        self.watch({"kind": "epoch", "epochs": how.epochs, "is_best": progress.best_epoch == progress.epoch, **event})
 
     def _dev_scores(self) -> dict[str, float]:
         """CIDEr and BLEU-4 of freely decoded dev captions, in percent."""
