@@ -6,6 +6,7 @@ Decoding, training, explaining and exporting know a captioner by `encode`, `star
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -62,7 +63,7 @@ class Step(Generic[S]):
     glance: Glance
 
 
-class Captioner(nn.Module, Generic[S]):
+class Captioner(nn.Module, ABC, Generic[S]):
     """An encoder and a decoder over its annotations.
 
     A subclass registers itself, names the dataclass of its settings and writes `start`, `step` and `forward`.
@@ -81,17 +82,17 @@ class Captioner(nn.Module, Generic[S]):
         """Annotations of pictures (B, 3, H, W), RGB 0–255."""
         return self.encoder(pixels)
 
+    @abstractmethod
     def start(self, annotations: Annotations) -> S:
         """The state before the first word."""
-        raise NotImplementedError
 
+    @abstractmethod
     def step(self, words: Tensor, state: S) -> Step[S]:
         """Read the words (B,) just said and score the next ones."""
-        raise NotImplementedError
 
+    @abstractmethod
     def forward(self, annotations: Annotations, captions: Tensor) -> tuple[Tensor, Glance]:
         """Teacher forcing: captions (B, T) in, logits (B, T, V) of the word after each, and the glances."""
-        raise NotImplementedError
 
     @property
     def device(self) -> torch.device:

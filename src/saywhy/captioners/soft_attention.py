@@ -15,6 +15,7 @@ deep output, zeros instead of an embedded start marker) this follows the paper, 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
 import torch
@@ -28,19 +29,19 @@ from saywhy.errors import UserError
 from saywhy.registry import Registry
 
 
-class Score(nn.Module):
+class Score(nn.Module, ABC):
     """How well a place suits what the LSTM looks for."""
 
     def __init__(self, annotation: int, settings: SoftAttentionSettings) -> None:
         super().__init__()
 
+    @abstractmethod
     def keys(self, vectors: Tensor) -> Tensor:
         """What can be made of annotations (B, L, D) before any word: (B, L, A)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def forward(self, keys: Tensor, h: Tensor) -> Tensor:
         """Energies (B, L)."""
-        raise NotImplementedError
 
 
 scores: Registry[type[Score]] = Registry("attention score")

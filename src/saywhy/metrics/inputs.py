@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Generic, TypeAlias, TypeVar
 
@@ -49,7 +50,7 @@ def read(
     return list(map(as_words, candidates)), [list(map(as_words, group)) for group in references]
 
 
-class Metric(Generic[Score]):
+class Metric(ABC, Generic[Score]):
     """A metric fed batch by batch: `update` as often as you like, then `compute`; `reset` to begin anew."""
 
     def __init__(self) -> None:
@@ -66,6 +67,6 @@ class Metric(Generic[Score]):
         self._candidates += words
         self._references += reference_words
 
+    @abstractmethod
     def compute(self) -> Score:
         """Score everything seen since the last `reset`."""
-        raise NotImplementedError
