@@ -17,7 +17,7 @@ P = torch.tensor([0.4, 0.3, 0.2, 0.1])
 def one_word(**how) -> torch.Tensor:
     """How often each of four words is drawn for 20,000 pictures."""
     logits = torch.cat([torch.full((FIRST,), 5.0), P.log()])
-    pictures = tiny.annotations(1, width=1).repeat(20_000)
+    pictures = tiny.annotations(1, width=1).select(torch.zeros(20_000, dtype=torch.long))
     rules = Decoding(method="sample", max_words=1, **how)
     words = [hypothesis.words[0] - FIRST for hypothesis in decode(tiny.Script.always(logits), pictures, rules)]
     return torch.tensor(words).bincount(minlength=4)

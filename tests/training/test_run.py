@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -82,8 +83,6 @@ def recipe(tmp_path: Path) -> Path:
 
 def tiny(**training: object) -> Recipe:
     """The recipe, with other settings of training."""
-    import tomllib
-
     table = tomllib.loads(RECIPE)
     table["training"] |= training
     return from_table(table)
@@ -155,8 +154,6 @@ def test_training_lowers_the_loss(colours, tmp_path, batches, optimiser):
 
 
 def test_accumulated_batches_make_the_step_of_one_large_batch(colours, tmp_path):
-    import tomllib
-
     still = tomllib.loads(RECIPE)
     still |= {"captioner": {**still["captioner"], "dropout": 0.0}}
     del still["augmentation"]
@@ -167,8 +164,6 @@ def test_accumulated_batches_make_the_step_of_one_large_batch(colours, tmp_path)
 
 
 def test_a_frozen_encoder_runs_once_a_picture_and_a_second_run_reads_its_features(colours, tmp_path):
-    import tomllib
-
     frozen = tomllib.loads(RECIPE)
     del frozen["augmentation"]
     frozen["encoder"]["finetune_from"] = ""
@@ -229,8 +224,6 @@ def test_a_data_set_without_its_pictures_is_refused_before_anything_is_written(c
 
 
 def test_without_a_minimum_the_most_frequent_words_are_the_vocabulary(colours, tmp_path):
-    import tomllib
-
     table = tomllib.loads(RECIPE)
     table["vocabulary"] = {"size": 3}
     table["training"]["epochs"] = 1

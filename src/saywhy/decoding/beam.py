@@ -3,7 +3,7 @@
 Every picture keeps `beam` unfinished captions and a pool of its `beam` best finished ones. A caption's score is
 log p(words, `<end>`) / length^a. As log p ≤ 0 only falls as words are added, log p / (longest length)^a bounds what
 an unfinished caption can still reach. A beam whose bound does not beat the best finished caption is dropped, and
-the search ends when none is left: neither changes which caption is best, and both save most of the late steps.
+the search ends when none is left: neither changes which caption is best.
 The other captions of the pool are what was found on the way.
 """
 

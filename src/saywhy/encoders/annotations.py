@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 
@@ -26,15 +25,6 @@ class Annotations:
     def select(self, rows: Tensor) -> Annotations:
         """The annotations of these rows of the batch; a row may come more than once."""
         return Annotations(take_rows(self.vectors, rows), self.grid)
-
-    def repeat(self, times: int) -> Annotations:
-        """Each picture `times` times in a row, for beams and samples."""
-        rows = torch.arange(len(self), device=self.vectors.device).repeat_interleave(times)
-        return self.select(rows)
-
-    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Annotations:
-        """The same annotations on another device or in another precision."""
-        return Annotations(self.vectors.to(device, dtype), self.grid)
 
 
 def take_rows(values: Tensor, rows: Tensor) -> Tensor:

@@ -66,7 +66,7 @@ class Convolution(nn.Conv2d):
         return max((math.ceil(size / stride) - 1) * stride + self.reach - size, 0)
 
     def normalised(self, x: Tensor, norm: nn.BatchNorm2d) -> Tensor:
-        """norm(conv(x)); with fixed statistics the two are one convolution, half the work both ways."""
+        """norm(conv(x)); with fixed statistics the two are one convolution."""
         x = self.padded(x)
         if norm.training:
             return norm(self(x))

@@ -103,7 +103,7 @@ def _runs(results: list[Result]) -> str:
     signed = "".join(f"\nSignature: `{each}`\n" for each in signatures)
     taught = sorted({", ".join(result.get("training", {}).get("teachers", [])) for result in results} - {""})
     signed += "".join(
-        f"\nTaught by {each}, the same models for every seed: the spread is over the student's seed alone.\n"
+        f"\nTaught by {each}; where seeds share their teachers, the spread is over the student's seed alone.\n"
         for each in taught
     )
     return "### Run by run\n\n" + _table(("model", "seed", *METRICS, "parameters", "training"), rows) + signed

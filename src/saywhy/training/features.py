@@ -15,6 +15,7 @@ from saywhy.data.cache import ArrayCache, content_key
 from saywhy.data.inputs import PictureFiles, in_order
 from saywhy.data.preprocess import Preprocessing
 from saywhy.encoders.base import Encoder
+from saywhy.errors import BrokenPicture
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -73,8 +74,6 @@ def cached_features(
 
 
 def _key(path: Path, number: int, faults: dict[int, str]) -> str:
-    from saywhy.errors import BrokenPicture
-
     try:
         return content_key(path)
     except BrokenPicture as error:
