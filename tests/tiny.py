@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from saywhy import encoders
-from saywhy.captioners import Captioner, Glance, State, Step, build, captioners
+from saywhy.captioners import Captioner, CaptionerSettings, Glance, State, Step, build, captioners
 from saywhy.data.vocabulary import END, MARKERS, START, Vocabulary
 from saywhy.encoders.annotations import Annotations
 from saywhy.encoders.base import Encoder
@@ -79,10 +79,18 @@ def opinionated(name: str = "soft-attention", words: int = WORDS, seed: int = 0,
     return found
 
 
-def annotations(pictures: int = 3, seed: int = 0, width: int = 256, dtype: torch.dtype = torch.float32) -> Annotations:
-    """Random annotations on a grid of 2 × 3."""
+def annotations(
+    pictures: int = 3, seed: int = 0, width: int = 256, dtype: torch.dtype = torch.float32, kind: str = "grid"
+) -> Annotations:
+    """Random annotations: a grid of 2 × 3, or "regions": up to six boxes a picture, of which every other lacks two."""
     random = torch.Generator().manual_seed(seed)
-    return Annotations(torch.randn(pictures, 6, width, generator=random, dtype=torch.float64).to(dtype), (2, 3))
+    vectors = torch.randn(pictures, 6, width, generator=random, dtype=torch.float64).to(dtype)
+    if kind == "grid":
+        return Annotations(vectors, (2, 3))
+    corners = torch.rand(pictures, 6, 2, 2, generator=random, dtype=torch.float64).to(dtype)
+    boxes = corners.sort(dim=2).values.flatten(2)  # left, top, right, bottom
+    boxes[1::2, 4:] = 0
+    return Annotations.of_regions(vectors, boxes)
 
 
 def captions(count: int = 3, length: int = 6, words: int = WORDS, seed: int = 0) -> Tensor:
@@ -118,13 +126,17 @@ class ScriptState(State):
     tables: Tensor
 
 
+class _NoEncoder(nn.Identity):
+    width = 1
+
+
 class Script(Captioner[ScriptState]):
     """Not a network: the logits of the next word stand in a table (V, V) by the word before."""
 
     name = "script"
 
     def __init__(self, table: Tensor) -> None:
-        super().__init__(nn.Identity(), len(table), None)  # type: ignore[arg-type]
+        super().__init__(_NoEncoder(), len(table), CaptionerSettings())  # type: ignore[arg-type]
         self.table = nn.Parameter(table.float())
 
     @classmethod

@@ -93,10 +93,10 @@ class Model:
         with torch.inference_mode():
             annotations = self.captioner.encode(torch.from_numpy(pixels).to(self.captioner.device))
             found = decode(self.captioner, annotations, rules)
-        for each, hypothesis in zip(opened, found, strict=True):
+        for row, (each, hypothesis) in enumerate(zip(opened, found, strict=True)):
             region = self.preprocessing.region(*each.shown.size)
             about = {"image": each.image, "model": self.name, "picture": each.shown, "region": region}
-            yield Caption.of(hypothesis, self.vocabulary, annotations.grid, **about)
+            yield Caption.of(hypothesis, self.vocabulary, annotations, row, **about)
 
 
 def load(model: str | Path | None = None, device: str | torch.device | None = None) -> Model:

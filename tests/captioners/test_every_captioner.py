@@ -20,6 +20,12 @@ from saywhy.encoders.annotations import Annotations
 
 VARIANTS = {tiny.label(variant): variant for variant in tiny.variants()}
 B, T, L = 3, 7, 6
+KINDS = ("grid", "regions")
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
 
 
 @pytest.fixture(scope="module", params=VARIANTS)
@@ -52,8 +58,8 @@ def test_its_name_is_the_one_it_is_registered_under():
     assert all(captioners[name].name == name for name in captioners)
 
 
-def test_shapes_are_those_of_the_interface(captioner):
-    annotations, words = tiny.annotations(B), tiny.captions(B)[:, :-1]
+def test_shapes_are_those_of_the_interface(captioner, kind):
+    annotations, words = tiny.annotations(B, kind=kind), tiny.captions(B)[:, :-1]
     step = captioner.step(words[:, 0], captioner.start(annotations))
     assert step.logits.shape == (B, tiny.WORDS)
     assert (step.glance.alpha.shape[0], step.glance.alpha.shape[-1]) == (B, L)
@@ -73,35 +79,35 @@ def test_pixels_are_encoded_by_its_encoder(captioner):
 
 
 @pytest.mark.parametrize(("dtype", "within"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
-def test_word_by_word_it_says_what_teacher_forcing_says(captioner, dtype, within):
+def test_word_by_word_it_says_what_teacher_forcing_says(captioner, dtype, within, kind):
     captioner, words = captioner.to(dtype), tiny.captions(B)[:, :-1]
-    annotations = tiny.annotations(B, dtype=dtype)
+    annotations = tiny.annotations(B, dtype=dtype, kind=kind)
     logits, glance = captioner(annotations, words)
     by_step, alphas = stepped(captioner, annotations, words)
     torch.testing.assert_close(by_step, logits, rtol=within, atol=within)
     torch.testing.assert_close(alphas, glance.alpha, rtol=within, atol=within)
 
 
-def test_what_it_says_depends_on_the_picture_and_on_every_earlier_word(captioner):
-    annotations, words = tiny.annotations(1), tiny.captions(1)[:, :-1]
+def test_what_it_says_depends_on_the_picture_and_on_every_earlier_word(captioner, kind):
+    annotations, words = tiny.annotations(1, kind=kind), tiny.captions(1)[:, :-1]
     last = captioner(annotations, words)[0][:, -1]
-    assert (captioner(tiny.annotations(1, seed=9), words)[0][:, -1] - last).abs().max() > 1e-3
+    assert (captioner(tiny.annotations(1, seed=9, kind=kind), words)[0][:, -1] - last).abs().max() > 1e-3
     for t in range(T):
         other = words.clone()
         other[:, t] = 4 + (other[:, t] - 3) % (tiny.WORDS - 4)
         assert (captioner(annotations, other)[0][:, -1] - last).abs().max() > 1e-6, f"word {t} is forgotten"
 
 
-def test_later_words_do_not_change_what_was_said(captioner):
-    annotations, words = tiny.annotations(B), tiny.captions(B)[:, :-1]
+def test_later_words_do_not_change_what_was_said(captioner, kind):
+    annotations, words = tiny.annotations(B, kind=kind), tiny.captions(B)[:, :-1]
     changed = words.clone()
     changed[:, 4:] = 5
     torch.testing.assert_close(captioner(annotations, changed)[0][:, :4], captioner(annotations, words)[0][:, :4])
 
 
-def test_a_picture_alone_is_described_as_among_others(captioner):
+def test_a_picture_alone_is_described_as_among_others(captioner, kind):
     captioner = captioner.double()
-    annotations, words = tiny.annotations(B, dtype=torch.float64), tiny.captions(B)[:, :-1]
+    annotations, words = tiny.annotations(B, dtype=torch.float64, kind=kind), tiny.captions(B)[:, :-1]
     logits, glance = captioner(annotations, words)
     for row in range(B):
         alone, looks = captioner(annotations.select(torch.tensor([row])), words[row : row + 1])
@@ -109,16 +115,16 @@ def test_a_picture_alone_is_described_as_among_others(captioner):
         torch.testing.assert_close(looks.alpha, glance.alpha[row : row + 1], rtol=1e-9, atol=1e-9)
 
 
-def test_padding_changes_neither_logits_nor_loss_of_the_words_before(captioner):
-    annotations, words = tiny.annotations(B), tiny.captions(B)
+def test_padding_changes_neither_logits_nor_loss_of_the_words_before(captioner, kind):
+    annotations, words = tiny.annotations(B, kind=kind), tiny.captions(B)
     padded = torch.cat([words, torch.full((B, 4), PAD)], dim=1)
     logits, longer = captioner(annotations, words[:, :-1])[0], captioner(annotations, padded[:, :-1])[0]
     torch.testing.assert_close(longer[:, :T], logits)
     torch.testing.assert_close(cross_entropy(longer, padded[:, 1:]), cross_entropy(logits, words[:, 1:]))
 
 
-def test_select_reorders_every_part_of_the_state(captioner):
-    annotations, words, rows = tiny.annotations(B), tiny.captions(B), torch.tensor([2, 0, 2, 1])
+def test_select_reorders_every_part_of_the_state(captioner, kind):
+    annotations, words, rows = tiny.annotations(B, kind=kind), tiny.captions(B), torch.tensor([2, 0, 2, 1])
     step = captioner.step(words[:, 1], captioner.step(words[:, 0], captioner.start(annotations)).state)
     chosen = step.state.select(rows)
     for field in dataclasses.fields(step.state):
@@ -154,10 +160,10 @@ def test_gradients_reach_every_weight_of_a_fine_tuned_encoder(captioner):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_it_learns_four_pictures_by_heart(variant):
+def test_it_learns_four_pictures_by_heart(variant, kind):
     name, chosen = VARIANTS[variant]
     captioner = tiny.captioner(name, **chosen).train()
-    annotations, words = tiny.annotations(4), tiny.captions(4, seed=3)
+    annotations, words = tiny.annotations(4, kind=kind), tiny.captions(4, seed=3)
     optimiser = torch.optim.Adam([p for p in captioner.parameters() if p.requires_grad], lr=0.02)
     losses = []
     for _ in range(80):
@@ -173,11 +179,11 @@ def test_it_learns_four_pictures_by_heart(variant):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_dropout_acts_in_training_only(variant):
+def test_dropout_acts_in_training_only(variant, kind):
     name, chosen = VARIANTS[variant]
     switched_on = {field: 0.5 for field in tiny.settings(name) if "dropout" in field}
     captioner = tiny.opinionated(name, **(chosen | switched_on))
-    annotations, words = tiny.annotations(B), tiny.captions(B)[:, :-1]
+    annotations, words = tiny.annotations(B, kind=kind), tiny.captions(B)[:, :-1]
     assert torch.equal(captioner(annotations, words)[0], captioner(annotations, words)[0])
     captioner.train()
     assert not torch.equal(captioner(annotations, words)[0], captioner(annotations, words)[0])
@@ -200,7 +206,7 @@ def test_saved_and_loaded_it_says_the_same(captioner, tmp_path):
     assert [caption.words for caption in after] == [caption.words for caption in before]
 
 
-def test_saved_in_half_precision_it_says_nearly_the_same_in_float32(captioner, tmp_path):
+def test_saved_in_half_precision_it_says_nearly_the_same_in_float32(captioner, tmp_path, kind):
     captioner = tiny.captioner(captioner.name, **dataclasses.asdict(captioner.settings))  # the usual small weights
     saved = SavedModel("tiny", captioner, tiny.vocabulary(), Preprocessing(tiny.SIDE))
     saved.save(tmp_path / "whole")
@@ -209,7 +215,7 @@ def test_saved_in_half_precision_it_says_nearly_the_same_in_float32(captioner, t
     assert sizes[0] < 0.6 * sizes[1]
     half = load(tmp_path / "half").captioner
     assert all(parameter.dtype == torch.float32 for parameter in half.parameters())
-    annotations, words = tiny.annotations(2), tiny.captions(2)[:, :-1]
+    annotations, words = tiny.annotations(2, kind=kind), tiny.captions(2)[:, :-1]
     with torch.no_grad():
         expected, found = (each(annotations, words)[0] for each in (captioner, half))
     assert 0 < (found - expected).abs().max() < 0.01 * expected.abs().max()

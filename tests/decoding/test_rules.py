@@ -159,8 +159,9 @@ def test_different_ways_of_decoding_have_different_signatures():
 
 
 def test_a_caption_pairs_each_word_with_its_own_log_probability():
-    hypothesis = decode(tiny.opinionated(), tiny.annotations(1), Decoding(max_words=5))[0]
-    caption = Caption.of(hypothesis, tiny.vocabulary(), (2, 3), image="a.jpg", model="tiny")
+    annotations = tiny.annotations(1)
+    hypothesis = decode(tiny.opinionated(), annotations, Decoding(max_words=5))[0]
+    caption = Caption.of(hypothesis, tiny.vocabulary(), annotations, 0, image="a.jpg", model="tiny")
     assert caption.words == tuple(f"word{number - FIRST}" for number in hypothesis.words)
     assert caption.logprobs == hypothesis.logprobs[:-1]
     shown = caption.as_dict()

@@ -41,14 +41,42 @@ def _select(part: Any, rows: Tensor) -> Any:
 class Glance:
     """What the model looked at while choosing a word.
 
+    All have a time axis after the batch when they come from teacher forcing.
+
     Attributes:
-        alpha: attention over the annotations, (B, [heads,] L), each row summing to one; with a time axis after
-            the batch when it comes from teacher forcing.
-        beta: how far the gate lets the picture in, (B,), or None where an architecture has no gate.
+        alpha: attention over the annotations, (B, [heads,] L), each row summing to one.
+        beta: the gate between picture and words, (B,), as the architecture's paper has it (its class says which
+            of the two it lets in), or None where there is no gate.
+        drawn: the place that was drawn instead of looking everywhere, (B,), −1 where none was; None unless an
+            architecture draws.
     """
 
     alpha: Tensor
     beta: Tensor | None = None
+    drawn: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """Captions taught by teacher forcing, for what an architecture adds to the objective.
+
+    Attributes:
+        annotations: of each caption's picture, (N, L, D).
+        words: (N, T + 1) from `<start>` to `<end>`, padded.
+        log_p: log p of the T words that follow each, (N, T), 0 where it is padding; carries the gradient.
+        spoken: where a word follows, (N, T).
+        pictured: which captions were taught with their picture, (N,).
+        owner: the number of each caption's picture, (N,).
+        glance: what was looked at.
+    """
+
+    annotations: Annotations
+    words: Tensor
+    log_p: Tensor
+    spoken: Tensor
+    pictured: Tensor
+    owner: Tensor
+    glance: Glance
 
 
 S = TypeVar("S", bound=State)
@@ -63,24 +91,59 @@ class Step(Generic[S]):
     glance: Glance
 
 
+NO_PICTURE = ("zero", "learned")
+
+
+@dataclass(frozen=True)
+class CaptionerSettings:
+    """What every architecture lets one choose; its own settings are a subclass.
+
+    Attributes:
+        no_picture: the vector that stands for "no picture": "zero" or "learned".
+    """
+
+    no_picture: str = "zero"
+
+    def __post_init__(self) -> None:
+        if self.no_picture not in NO_PICTURE:
+            raise UserError(f"unknown no_picture {self.no_picture!r}: {closest(self.no_picture, NO_PICTURE)}")
+
+
 class Captioner(nn.Module, ABC, Generic[S]):
     """An encoder and a decoder over its annotations.
 
     A subclass registers itself, names the dataclass of its settings and writes `start`, `step` and `forward`.
+
+    Attributes:
+        beta_admits: what the gate of its glances lets in, the "picture" or the "words".
     """
 
     name: ClassVar[str]
-    Settings: ClassVar[type]
+    Settings: ClassVar[type[CaptionerSettings]]
+    beta_admits: ClassVar[str] = "picture"
 
     def __init__(self, encoder: Encoder, words: int, settings: Any) -> None:
         super().__init__()
         self.encoder = encoder
         self.words = words
         self.settings = settings
+        if settings.no_picture == "learned":
+            self.no_picture = nn.Parameter(torch.zeros(encoder.width))
+        else:
+            self.register_buffer("no_picture", torch.zeros(encoder.width), persistent=False)
 
     def encode(self, pixels: Tensor) -> Annotations:
         """Annotations of pictures (B, 3, H, W), RGB 0–255."""
         return self.encoder(pixels)
+
+    def without_picture(self, annotations: Annotations, rows: Tensor | None = None) -> Annotations:
+        """The annotations of no picture for those of `rows` (B,) that are true, or for all of them.
+
+        What the captioner then says is p(words) alone, if it was trained with conditioning dropout.
+        """
+        if rows is None:
+            rows = torch.ones(len(annotations), dtype=torch.bool, device=annotations.vectors.device)
+        return annotations.without(rows, self.no_picture)
 
     @abstractmethod
     def start(self, annotations: Annotations) -> S:
@@ -93,6 +156,10 @@ class Captioner(nn.Module, ABC, Generic[S]):
     @abstractmethod
     def forward(self, annotations: Annotations, captions: Tensor) -> tuple[Tensor, Glance]:
         """Teacher forcing: captions (B, T) in, logits (B, T, V) of the word after each, and the glances."""
+
+    def own_loss(self, lesson: Lesson) -> Tensor | None:
+        """What the architecture's paper adds to −log p of each caption, (N,); None for nothing."""
+        return None
 
     @property
     def device(self) -> torch.device:

@@ -19,10 +19,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from saywhy.captioners.base import Captioner, Glance, State, Step, captioners
+from saywhy.captioners.base import Captioner, CaptionerSettings, Glance, State, Step, captioners
 from saywhy.encoders.annotations import Annotations
 from saywhy.encoders.base import Encoder
 from saywhy.errors import UserError
@@ -48,7 +47,7 @@ scores: Registry[type[Score]] = Registry("attention score")
 
 
 @dataclass(frozen=True)
-class SoftAttentionSettings:
+class SoftAttentionSettings(CaptionerSettings):
     """Sizes and choices.
 
     Attributes:
@@ -68,6 +67,7 @@ class SoftAttentionSettings:
     tie: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         sizes = (self.embedding, self.hidden, self.attention)
         if min(sizes) < 1 or not 0 <= self.dropout < 1:
             raise UserError("soft-attention: embedding, hidden and attention are at least 1, and dropout is below 1")
@@ -150,7 +150,7 @@ class SoftAttention(Captioner[SoftAttentionState]):
 
     def start(self, annotations: Annotations) -> SoftAttentionState:
         """h₀ and c₀ from the mean annotation."""
-        mean = annotations.vectors.mean(dim=1)  # (B, D)
+        mean = annotations.mean()  # (B, D)
         keys = self.score.keys(annotations.vectors)
         return SoftAttentionState(self.h0(mean), self.c0(mean), annotations, keys)
 
@@ -173,7 +173,7 @@ class SoftAttention(Captioner[SoftAttentionState]):
 
     def _look(self, Ey: Tensor, state: SoftAttentionState) -> tuple[SoftAttentionState, Tensor, Tensor, Tensor]:
         """The next state, z (B, D), α (B, L) and β (B,)."""
-        alpha = F.softmax(self.score(state.keys, state.h), dim=-1)  # (B, L)
+        alpha = state.annotations.attend(self.score(state.keys, state.h))  # (B, L)
         beta = torch.sigmoid(self.gate(state.h))  # (B, 1)
         z = beta * torch.bmm(alpha.unsqueeze(1), state.annotations.vectors).squeeze(1)  # (B, D)
         h, c = self.lstm(torch.cat([Ey, z], dim=-1), (state.h, state.c))
@@ -184,13 +184,17 @@ class SoftAttention(Captioner[SoftAttentionState]):
         return self.L_o(self.dropout(deep))
 
 
-def doubly_stochastic(alpha: Tensor, spoken: Tensor) -> Tensor:
+def doubly_stochastic(alpha: Tensor, spoken: Tensor, mask: Tensor | None = None) -> Tensor:
     """The penalty Σ_i (1 − Σ_t α_ti)² of each caption, (B,): every place should be looked at about once.
 
     Summed over places as the paper writes it; the caller averages over captions, as it averages the
     log-likelihood that the paper adds it to, so that λ weighs what it weighs in the paper. (The authors' code
     sums over the batch and averages over places; most later ones average over both, which makes λ L times
-    smaller.) `spoken` (B, T) is true where a word is predicted: attention over padding does not count.
+    smaller.) `spoken` (B, T) is true where a word is predicted: attention over padding does not count. `mask`
+    (B, L) is true where there is a place. Heads of attention (B, T, heads, L) count by their mean.
     """
+    if alpha.ndim == 4:
+        alpha = alpha.mean(dim=2)
     looked = (alpha * spoken.unsqueeze(-1)).sum(dim=1)  # (B, L)
-    return (1 - looked).square().sum(dim=-1)
+    missed = (1 - looked).square()
+    return (missed if mask is None else missed * mask).sum(dim=-1)

@@ -11,6 +11,7 @@ import numpy as np
 
 from saywhy.data.vocabulary import Vocabulary
 from saywhy.decoding.hypothesis import Hypothesis
+from saywhy.encoders.annotations import Annotations
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -28,7 +29,8 @@ class Caption:
         score: the length rule's score, `<end>` included.
         alpha: attention while choosing each word, (T, [heads,] L).
         beta: the gate at each word, (T,), or None.
-        grid: rows and columns of the L places.
+        grid: rows and columns of the L places, where they are a grid.
+        boxes: (L, 4) left, top, right, bottom of the L places as shares of `region`, where they are regions.
         image: where the picture came from.
         model: which model spoke.
         picture: the picture itself, for `show`.
@@ -40,18 +42,25 @@ class Caption:
     score: float
     alpha: np.ndarray = field(repr=False)
     beta: np.ndarray | None = field(repr=False)
-    grid: tuple[int, int]
+    grid: tuple[int, int] | None
+    boxes: np.ndarray | None = field(default=None, repr=False)
     image: str = ""
     model: str = ""
     picture: Image.Image | None = field(default=None, repr=False, compare=False)
     region: tuple[float, float, float, float] | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, hypothesis: Hypothesis, vocabulary: Vocabulary, grid: tuple[int, int], **about: Any) -> Caption:
-        """The words of a hypothesis."""
+    def of(
+        cls, hypothesis: Hypothesis, vocabulary: Vocabulary, annotations: Annotations, row: int, **about: Any
+    ) -> Caption:
+        """The words of a hypothesis about the picture in this row of the annotations."""
         words = tuple(vocabulary.decode(hypothesis.words))
-        logprobs = hypothesis.logprobs[: len(words)]
-        return cls(words, logprobs, hypothesis.score, hypothesis.alpha, hypothesis.beta, grid, **about)
+        logprobs, alpha, boxes = hypothesis.logprobs[: len(words)], hypothesis.alpha, None
+        if annotations.boxes is not None:
+            boxes = annotations.boxes[row].float().cpu().numpy()
+            there = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
+            alpha, boxes = alpha[..., there], boxes[there]
+        return cls(words, logprobs, hypothesis.score, alpha, hypothesis.beta, annotations.grid, boxes, **about)
 
     @property
     def text(self) -> str:

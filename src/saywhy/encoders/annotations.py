@@ -2,29 +2,71 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 
 @dataclass(frozen=True)
 class Annotations:
-    """L vectors a picture, and where in the picture they stand.
+    """L vectors a picture, and where in the picture they stand: on a grid, or in boxes.
 
     Attributes:
         vectors: (B, L, D).
         grid: rows and columns when the L vectors are a grid in reading order, L = rows · columns.
+        boxes: (B, L, 4) when they are regions: left, top, right, bottom as shares of what the encoder saw.
+        mask: (B, L), true where there is a vector, as pictures may have fewer regions than L; None for everywhere.
     """
 
     vectors: Tensor
-    grid: tuple[int, int]
+    grid: tuple[int, int] | None = None
+    boxes: Tensor | None = None
+    mask: Tensor | None = None
+
+    @classmethod
+    def of_regions(cls, vectors: Tensor, boxes: Tensor) -> Annotations:
+        """Vectors of boxes; a box without an area says that there is no such region."""
+        return cls(vectors, None, boxes, has_area(boxes))
 
     def __len__(self) -> int:
         return len(self.vectors)
 
+    def mean(self) -> Tensor:
+        """The mean vector, (B, D)."""
+        if self.mask is None:
+            return self.vectors.mean(dim=1)
+        there = self.mask.unsqueeze(-1).to(self.vectors.dtype)  # (B, L, 1)
+        return (self.vectors * there).sum(dim=1) / there.sum(dim=1).clamp(min=1)
+
+    def attend(self, energies: Tensor) -> Tensor:
+        """α = softmax(energies) over the places there are, for energies (B, …, L)."""
+        return self.hide(energies).softmax(dim=-1)
+
+    def hide(self, energies: Tensor) -> Tensor:
+        """Energies (B, …, L) with −∞ where there is no vector."""
+        if self.mask is None:
+            return energies
+        mask = self.mask.view(len(self.mask), *[1] * (energies.ndim - 2), -1)  # (B, 1, …, L)
+        return energies.masked_fill(~mask, -torch.inf)
+
     def select(self, rows: Tensor) -> Annotations:
         """The annotations of these rows of the batch; a row may come more than once."""
-        return Annotations(take_rows(self.vectors, rows), self.grid)
+        boxes, mask = (None if part is None else take_rows(part, rows) for part in (self.boxes, self.mask))
+        return Annotations(take_rows(self.vectors, rows), self.grid, boxes, mask)
+
+    def without(self, rows: Tensor, instead: Tensor) -> Annotations:
+        """The same, where those of `rows` (B,) true are the one vector `instead` (D) and nowhere else to look."""
+        here = rows[:, None]  # (B, 1)
+        mask = torch.ones_like(self.vectors[..., 0], dtype=torch.bool) if self.mask is None else self.mask
+        first = torch.arange(mask.shape[1], device=mask.device) == 0  # (L)
+        vectors = torch.where(here[..., None], instead.to(self.vectors), self.vectors)
+        return replace(self, vectors=vectors, mask=torch.where(here, first, mask))
+
+
+def has_area(boxes: Tensor) -> Tensor:
+    """Which of the boxes (…, 4) are any: (…)."""
+    return (boxes[..., 2] > boxes[..., 0]) & (boxes[..., 3] > boxes[..., 1])
 
 
 def take_rows(values: Tensor, rows: Tensor) -> Tensor:

@@ -52,9 +52,9 @@ def caption_split(
                 pixels[: len(whole)] = torch.as_tensor(rows)[whole]  # of one size: a new one costs a GPU seconds
                 annotations = captioner.encode(pixels.to(captioner.device))
                 found = decode(captioner, annotations, decoding)
-            for row, hypothesis in zip(whole, found, strict=False):
-                picture = pictures[numbers[row]]
-                captions[picture.name] = Caption.of(hypothesis, vocabulary, annotations.grid, image=picture.name)
+            for place, row in enumerate(whole):
+                name = pictures[numbers[row]].name
+                captions[name] = Caption.of(found[place], vocabulary, annotations, place, image=name)
         progress(numbers[-1] + 1, len(pictures))
     captioner.train(was_training)
     if not captions:

@@ -35,6 +35,7 @@ def attention_maps(caption: Caption) -> list[np.ndarray]:
     picture, region = caption.picture, caption.region
     assert picture is not None
     assert region is not None
+    assert caption.grid is not None
     alpha = caption.alpha.reshape(len(caption.words), -1, *caption.grid).mean(axis=1)  # (T, rows, columns)
     return [_laid_over(places, picture.size, region) for places in alpha]
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from saywhy.captioners.base import Captioner
+from saywhy.captioners.base import Captioner, Lesson
 from saywhy.captioners.soft_attention import doubly_stochastic
 from saywhy.data.augment import Augmentation
 from saywhy.data.vocabulary import PAD
@@ -35,10 +35,12 @@ class Sums(NamedTuple):
 class LogLikelihood(nn.Module):
     """−log p(caption | picture) + λ Σ_i (1 − Σ_t α_ti)², summed over captions (Xu et al. 2015, eq. 14).
 
-    The log-likelihood is a sum over a caption's words, as in the paper. Label smoothing spreads that share of each
-    target over the whole vocabulary. With teachers, `distil` is the weight of their mean distribution as a target
-    beside the caption's own words (Hinton et al. 2015, https://arxiv.org/abs/1503.02531, at temperature 1): what
-    several captioners agree on, in one that costs no more than each of them.
+    The log-likelihood is a sum over a caption's words, as in the paper; an architecture may add a loss of its own
+    (`Captioner.own_loss`). Label smoothing spreads that share of each target over the whole vocabulary. With
+    teachers, `distil` is the weight of their mean distribution as a target beside the caption's own words (Hinton
+    et al. 2015, https://arxiv.org/abs/1503.02531, at temperature 1): what several captioners agree on, in one that
+    costs no more than each of them. With conditioning dropout, that share of the captions is taught without the
+    picture (Kornblith et al. 2023, https://arxiv.org/abs/2307.16686), so that the model also knows p(words).
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class LogLikelihood(nn.Module):
         penalty: float = 0.0,
         teachers: Sequence[Captioner] = (),
         distil: float = 0.0,
+        drop_picture: float = 0.0,
     ) -> None:
         super().__init__()
         self.captioner = captioner
@@ -58,6 +61,7 @@ class LogLikelihood(nn.Module):
         self.smoothing = smoothing
         self.penalty = penalty
         self.distil = distil
+        self.drop_picture = drop_picture
         self.teachers = nn.ModuleList(teachers).requires_grad_(False)
 
     def forward(
@@ -67,20 +71,39 @@ class LogLikelihood(nn.Module):
         read, wanted = words[:, :-1], words[:, 1:]
         pixels = self.augmentation(inputs, self.size, mirror) if self.augmentation else inputs
         annotations = Annotations(inputs, grid) if grid else self.captioner.encode(pixels)
-        logits, glance = self.captioner(annotations.select(owner), read)
-        spoken = wanted != PAD  # (N, T)
+        annotations, pictured = self._dropped(annotations.select(owner))
+        logits, glance = self.captioner(annotations, read)
         logits = logits.float()
-        loss = log_loss = _cross_entropy(logits, wanted)
-        if self.smoothing:
-            loss, log_loss = _cross_entropy(logits, wanted, self.smoothing), log_loss.detach()
+        log_p = -_cross_entropy(logits, wanted)  # (N, T)
+        spoken = wanted != PAD  # (N, T)
+        lesson = Lesson(annotations, words, log_p, spoken, pictured, owner, glance)
+        loss = self._losses(lesson, logits, wanted)  # (N,)
         if self.distil:
             taught = self._taught(pixels, owner, read)
             cross = -(taught * logits.log_softmax(dim=-1)).sum(dim=-1)  # (N, T)
-            loss = (1 - self.distil) * loss + self.distil * (cross * spoken).sum()
+            share = self.distil * pictured  # what is said without the picture, teachers with it cannot teach
+            loss = (1 - share) * loss + share * (cross * spoken).sum(dim=1)
         captions = spoken.any(dim=1)
         if self.penalty:
-            loss = loss + self.penalty * (doubly_stochastic(glance.alpha.float(), spoken) * captions).sum()
-        return Sums(loss, log_loss, spoken.sum(), captions.sum())
+            missed = doubly_stochastic(glance.alpha.float(), spoken, annotations.mask)
+            loss = loss + self.penalty * missed * (captions & pictured)
+        own = self.captioner.own_loss(lesson)
+        if own is not None:
+            loss = loss + own * captions
+        return Sums(loss.sum(), -log_p.detach().sum(), spoken.sum(), captions.sum())
+
+    def _dropped(self, annotations: Annotations) -> tuple[Annotations, Tensor]:
+        """The annotations (N, L, D), some without their picture, and which still have it (N,)."""
+        device = annotations.vectors.device
+        if not self.drop_picture:
+            return annotations, torch.ones(len(annotations), dtype=torch.bool, device=device)
+        pictured = torch.rand(len(annotations), device=device) >= self.drop_picture
+        return self.captioner.without_picture(annotations, ~pictured), pictured
+
+    def _losses(self, lesson: Lesson, logits: Tensor, wanted: Tensor) -> Tensor:
+        """−log p of each caption, (N,), against smoothed targets where they are smoothed."""
+        each = _cross_entropy(logits, wanted, self.smoothing) if self.smoothing else -lesson.log_p
+        return each.sum(dim=1)
 
     @torch.no_grad()
     def _taught(self, pixels: Tensor, owner: Tensor, read: Tensor) -> Tensor:
@@ -94,9 +117,11 @@ class LogLikelihood(nn.Module):
 
 
 def _cross_entropy(logits: Tensor, wanted: Tensor, smoothing: float = 0.0) -> Tensor:
-    return F.cross_entropy(
-        logits.flatten(0, 1), wanted.flatten(), ignore_index=PAD, reduction="sum", label_smoothing=smoothing
+    """−log p of each wanted word, (N, T); 0 over padding."""
+    each = F.cross_entropy(
+        logits.flatten(0, 1), wanted.flatten(), ignore_index=PAD, reduction="none", label_smoothing=smoothing
     )
+    return each.view_as(wanted)
 
 
 def as_vector(sums: Sums) -> Tensor:

@@ -97,8 +97,10 @@ class TrainingRecipe:
         label_smoothing: share of each target spread over all words.
         doubly_stochastic: λ of the attention penalty.
         distil: weight of the teachers' word distributions as targets; the teachers are given when training starts.
+        drop_picture: share of the captions that are taught without their picture (conditioning dropout).
         average: memory of the running average of the weights, 0 for none.
         select: what picks the best epoch on freely decoded dev captions: "cider" or "bleu4".
+        evaluate_every: epochs from one look at dev to the next; the last epoch is always looked at.
         patience: epochs without a better score before training ends, 0 for never.
         checkpoint_every: steps between checkpoints within an epoch, 0 for one an epoch.
         precision: "auto" (bfloat16 where the machine has it), "bf16" or "float32".
@@ -117,17 +119,27 @@ class TrainingRecipe:
     label_smoothing: float = 0.0
     doubly_stochastic: float = 1.0
     distil: float = 0.0
+    drop_picture: float = 0.0
     average: float = 0.0
     select: str = "cider"
+    evaluate_every: int = 1
     patience: int = 0
     checkpoint_every: int = 0
     precision: str = "auto"
 
     def __post_init__(self) -> None:
         whole, share = (1, math.inf), (0, 1)
-        bounds = {"epochs": whole, "batch": whole, "accumulate": whole, "lr": (0, 10), "warmup": (0, math.inf)}
+        bounds = {
+            "epochs": whole,
+            "batch": whole,
+            "accumulate": whole,
+            "evaluate_every": whole,
+            "lr": (0, 10),
+            "warmup": (0, math.inf),
+        }
         bounds |= dict.fromkeys(("clip", "doubly_stochastic", "patience", "checkpoint_every"), (0, math.inf))
-        bounds |= {"weight_decay": (0, 10), "label_smoothing": (0, 0.999), "distil": share, "average": (0, 0.99999)}
+        bounds |= {"weight_decay": (0, 10), "label_smoothing": (0, 0.999), "average": (0, 0.99999)}
+        bounds |= {"distil": share, "drop_picture": share}
         refuse_out_of_range("training", self, bounds)
 
 
@@ -157,7 +169,9 @@ class Recipe:
             _ = registry[name]
         if self.training.select not in SELECTIONS:
             raise UserError(f"unknown selection {self.training.select!r}: {closest(self.training.select, SELECTIONS)}")
-        _build(captioners[self.captioner.name].Settings, self.captioner.settings, "captioner.")
+        settings = _build(captioners[self.captioner.name].Settings, self.captioner.settings, "captioner.")
+        if settings.no_picture == "learned" and not self.training.drop_picture:
+            raise UserError('captioner.no_picture = "learned" is learned by training.drop_picture above 0')
 
 
 def read_recipe(path: str | Path, **changes: Any) -> Recipe:

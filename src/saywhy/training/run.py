@@ -141,6 +141,7 @@ class Run:
             how.doubly_stochastic,
             teachers,
             how.distil,
+            how.drop_picture,
         )
         groups = parameter_groups(self.captioner, how.lr, self.recipe.encoder.lr)
         self.optimiser = optimisers[how.optimiser](groups, how.weight_decay)
@@ -172,7 +173,7 @@ class Run:
             self._note()
         while progress.epoch < how.epochs and not progress.finished:
             self._train_epoch(log)
-            if log:
+            if log and ((progress.epoch + 1) % how.evaluate_every == 0 or progress.epoch + 1 == how.epochs):
                 self._evaluate(log)
             progress.best, progress.best_epoch = self.fabric.broadcast((progress.best, progress.best_epoch))
             progress.improved = self.fabric.broadcast(progress.improved)
