@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 from copy import deepcopy
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,9 +21,29 @@ from saywhy.data.vocabulary import END, MARKERS, START, Vocabulary
 from saywhy.encoders.annotations import Annotations
 from saywhy.encoders.base import Encoder
 
+DOCUMENTED = Path(__file__).parents[1] / "docs" / "new-architecture.md"
+
+
+def documented() -> str:
+    """The code of the page that shows how to add an architecture."""
+    return DOCUMENTED.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+
+
+def _register_documented() -> None:
+    module = sys.modules.setdefault("documented", ModuleType("documented"))
+    if "show-and-tell" not in captioners:
+        exec(compile(documented(), str(DOCUMENTED), "exec", dont_inherit=True), module.__dict__)
+
+
+_register_documented()  # so that the shared suite runs over it
+
 SIDE = 64
 WORDS = len(MARKERS) + 7
-CHOICES = {"soft-attention": [{"score": "bilinear"}]}  # settings worth a run of the shared suite each
+CHOICES = {
+    "coca": [{"conditioning": "bottleneck"}],
+    "soft-attention": [{"score": "bilinear"}, {"no_picture": "learned"}],
+    "hard-attention": [{"reward": "onward"}],
+}  # settings worth a run of the shared suite each
 
 
 @functools.cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from itertools import islice
@@ -12,11 +12,16 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from torch.nn.utils.rnn import pad_sequence
 
 from saywhy.captioners.saving import CONFIG, SavedModel
 from saywhy.captioners.saving import load as load_saved
-from saywhy.data.pictures import as_picture, open_picture
+from saywhy.data.pictures import as_picture, open_picture, upright_size
+from saywhy.data.region_inputs import GivenRegions, Where, find_regions
+from saywhy.data.tokenise import tokenise
+from saywhy.data.vocabulary import PAD
 from saywhy.decoding import Caption, Decoding, decode
+from saywhy.encoders.annotations import Annotations
 from saywhy.errors import BrokenPicture, UserError
 
 SHIPPED = "soft-attention-flickr8k"
@@ -31,8 +36,10 @@ class _Opened:
     """A picture on its way to the encoder."""
 
     image: str
-    pixels: np.ndarray  # (3, S, S), what the encoder sees
+    pixels: np.ndarray  # (3, S, S), what the encoder sees; vectors (R, D) where regions come with theirs
     shown: Image.Image
+    region: tuple[float, float, float, float]  # the part of `shown` that is looked at
+    boxes: np.ndarray | None = None  # (R, 4), where regions are looked at
 
 
 class Model:
@@ -43,6 +50,7 @@ class Model:
         self.captioner = saved.captioner
         self.vocabulary = saved.vocabulary
         self.preprocessing = saved.preprocessing
+        self.regions = saved.regions
         try:
             self.decoding = Decoding(**saved.decoding)
         except TypeError as error:
@@ -50,53 +58,104 @@ class Model:
                 f"model {saved.name}: {CONFIG} says how to decode in words unknown here ({error})"
             ) from None
 
-    def caption(self, picture: Source, **decoding: Any) -> Caption:
-        """Caption one picture: a path or a Pillow image. Keywords change how it decodes, as in `beam=5`."""
-        return next(self.captions([picture], **decoding))
+    def caption(self, picture: Source, regions: Where = None, **decoding: Any) -> Caption:
+        """Caption one picture: a path or a Pillow image. Keywords change how it decodes, as in `beam=5`.
+
+        A model of regions needs to be told where they are; they are looked up by the picture's file name.
+        """
+        return next(self.captions([picture], regions=regions, **decoding))
 
     def captions(
         self,
         pictures: Iterable[Source],
         batch: int = 16,
         on_broken: Callable[[BrokenPicture], None] | None = None,
+        regions: Where = None,
         **decoding: Any,
     ) -> Iterator[Caption]:
         """Caption many pictures, a batch at a time, in their order.
 
         A picture that cannot be read raises `BrokenPicture`; with `on_broken` it is told of and left out instead.
+        A model of regions finds them in `regions`: a path, or what `data.region_tables.read_regions` read from it.
         """
         rules = replace(self.decoding, **decoding)
-        opened = self._open(pictures, on_broken)
+        given = find_regions(self.regions, regions, f"model {self.name}")
+        opened = self._open(pictures, on_broken, given)
         while some := list(islice(opened, batch)):
             yield from self._caption_batch(some, rules)
 
-    def _open(self, sources: Iterable[Source], on_broken: Callable[[BrokenPicture], None] | None) -> Iterator[_Opened]:
+    def match(self, picture: Source, texts: Sequence[str], regions: Where = None) -> list[float]:
+        """How well each text fits one picture, from −1 to 1: the cosine of their embeddings.
+
+        For models with a contrastive head, such as `coca`.
+        """
+        match = getattr(self.captioner, "match", None)
+        if match is None:
+            raise UserError(f"model {self.name}: a {self.captioner.name} has no contrastive head to match texts with")
+        if not texts:
+            return []
+        captions = pad_sequence([self._read(text) for text in texts], batch_first=True, padding_value=PAD)  # (N, T)
+        opened = list(self._open([picture], None, find_regions(self.regions, regions, f"model {self.name}")))
+        with torch.inference_mode():
+            return match(self._annotations(opened), captions.to(self.captioner.device))[0].tolist()
+
+    def _read(self, text: str) -> torch.Tensor:
+        """The numbers of a text's words, from `<start>` to `<end>`."""
+        words = tokenise(text)
+        if not words:
+            raise UserError(f"the text {text!r} has no words to match with a picture")
+        return torch.tensor(self.vocabulary.encode(words))
+
+    def _open(
+        self,
+        sources: Iterable[Source],
+        on_broken: Callable[[BrokenPicture], None] | None,
+        regions: GivenRegions | None,
+    ) -> Iterator[_Opened]:
         for source in sources:
             if isinstance(source, Image.Image):
-                yield self._prepared("", as_picture(source))
+                picture, file = as_picture(source), getattr(source, "filename", "")
+                yield self._prepared("", picture, regions, Path(file).name, picture.size)
                 continue
             try:
                 # as large as evaluation opens them, so that both say the same
-                yield self._prepared(str(source), open_picture(source, at_least=self.preprocessing.at_least))
+                picture = open_picture(source, at_least=self.preprocessing.at_least)
+                size = upright_size(source) if regions else picture.size
+                yield self._prepared(str(source), picture, regions, Path(source).name, size)
             except BrokenPicture as error:
                 if on_broken is None:
                     raise
                 on_broken(error)
 
-    def _prepared(self, image: str, picture: Image.Image) -> _Opened:
-        pixels = self.preprocessing(picture)
+    def _prepared(
+        self, image: str, picture: Image.Image, regions: GivenRegions | None, file: str, size: tuple[int, int]
+    ) -> _Opened:
+        if regions and not file:
+            raise UserError("regions are looked up by a picture's file name, and this image has none: give its path")
+        boxes = regions.boxes(file, size, self.preprocessing) if regions else None
+        if regions and regions.are_features:
+            pixels = regions.vectors(file, self.captioner.encoder.width)
+        else:
+            pixels = self.preprocessing(picture)
         picture.thumbnail((SHOWN, SHOWN))  # ours to shrink: converting and opening both made a copy
-        return _Opened(image, pixels, picture)
+        seen = self.preprocessing.region(*picture.size)
+        if regions and regions.are_features:
+            seen = (0.0, 0.0, float(picture.width), float(picture.height))
+        return _Opened(image, pixels, picture, seen, boxes)
 
     def _caption_batch(self, opened: list[_Opened], rules: Decoding) -> Iterator[Caption]:
-        pixels = np.stack([each.pixels for each in opened])
         with torch.inference_mode():
-            annotations = self.captioner.encode(torch.from_numpy(pixels).to(self.captioner.device))
+            annotations = self._annotations(opened)
             found = decode(self.captioner, annotations, rules)
         for row, (each, hypothesis) in enumerate(zip(opened, found, strict=True)):
-            region = self.preprocessing.region(*each.shown.size)
-            about = {"image": each.image, "model": self.name, "picture": each.shown, "region": region}
+            about = {"image": each.image, "model": self.name, "picture": each.shown, "region": each.region}
             yield Caption.of(hypothesis, self.vocabulary, annotations, row, **about)
+
+    def _annotations(self, opened: list[_Opened]) -> Annotations:
+        device = self.captioner.device
+        pixels = torch.from_numpy(np.stack([each.pixels for each in opened])).to(device)
+        boxes = [each.boxes for each in opened if each.boxes is not None]
+        return self.captioner.encode(pixels, torch.from_numpy(np.stack(boxes)).to(device) if boxes else None)
 
 
 def load(model: str | Path | None = None, device: str | torch.device | None = None) -> Model:

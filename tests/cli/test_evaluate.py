@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
+from saywhy.metrics import MeteorScore, MetricUnavailable
+
 KEYS = ["bleu", "bleu_no_penalty", "meteor", "rouge_l", "cider", "spice", "n", "signature", "notes"]
+SCORE = sys.modules["saywhy.metrics.score"]  # its package has a function of this name in its place
 NUMBERS = ("bleu", "bleu_no_penalty", "rouge_l", "cider", "n")
 
 
@@ -135,6 +142,122 @@ def test_a_results_file_of_given_captions_names_the_file_only(evaluate, model: P
     assert str(tmp_path) not in out.read_text()
 
 
+def test_a_results_file_says_where_the_model_looked(evaluate, model: Path, tmp_path: Path) -> None:
+    saved, out, given = tmp_path / "captions.jsonl", tmp_path / "result.json", tmp_path / "given.json"
+    evaluate("--model", model, "--save-captions", saved, "--out", out)
+    found = json.loads(out.read_text())["glances"]
+    said = [json.loads(line)["words"] for line in saved.read_text().splitlines()]
+    assert found["words"] == sum(map(len, said))
+    assert found["places"] == 4
+    assert found["entropy"] == pytest.approx(found["share"] * math.log(4))
+    assert 0 < found["share"] <= 1
+    assert found["beta_admits"] == "picture"
+    evaluate("--captions", saved, "--out", given)
+    assert "glances" not in json.loads(given.read_text()), "nothing is known of how given captions came about"
+
+
+@pytest.fixture
+def measured(evaluate, model: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """Captions of a model and the results file of their evaluation, without METEOR."""
+    captions, results = tmp_path / "captions.jsonl", tmp_path / "result.json"
+    evaluate("--model", model, "--save-captions", captions, "--out", results)
+    return captions, results
+
+
+@pytest.fixture
+def java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A METEOR of 25 percent, whether there is Java or not."""
+    monkeypatch.setattr(SCORE, "meteor_score", lambda words, groups: MeteorScore(0.25, np.empty(0)))
+    monkeypatch.setattr(SCORE, "java_version", lambda: "17")
+
+
+def edited(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    table = json.loads(path.read_text())
+    change(table)
+    path.write_text(json.dumps(table))
+
+
+def test_rescoring_adds_meteor_and_leaves_all_else_as_it_was(run, java, measured, data: Path) -> None:
+    captions, results = measured
+    edited(results, lambda table: table.update(device="a GPU", training={"shared_gpu": True}, mine=[1, 2]))
+    before = json.loads(results.read_text())
+    done = run("evaluate", "--data", data, "--captions", captions, "--rescore", results, "--json")
+    assert done.code == 0, done.err
+    after = json.loads(results.read_text())
+    assert (before["scores"]["meteor"], after["scores"]["meteor"]) == (None, 25)
+    assert numbers(after["scores"]) == numbers(before["scores"])
+    assert after["scores"]["signature"] == before["scores"]["signature"].replace(
+        "|case:lower|", "|case:lower|meteor:1.5|java:17|"
+    )
+    assert "decode:beam2,length0.7,max6" in after["scores"]["signature"]
+    assert {**after, "scores": None} == {**before, "scores": None}
+    assert list(after) == list(before)
+    assert json.loads(done.out)["meteor"] == 25
+
+
+def nudge(amount: float) -> Callable[[dict[str, Any]], None]:
+    return lambda table: table["scores"].update(cider=table["scores"]["cider"] + amount)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda table: table.update(data="coco"), "its data is coco, and these captions are scored on data"),
+        (lambda table: table.update(split="dev"), "its split is dev, and these captions are scored on test"),
+        (nudge(0.02), "its CIDEr is"),
+        (nudge(-0.02), "its CIDEr is"),
+        (nudge(float("nan")), "its CIDEr is nan"),
+        (lambda table: table["scores"]["bleu"].__setitem__(2, 99.0), "its BLEU-3 is 99.00 and that of these captions"),
+        (lambda table: table["scores"]["bleu_no_penalty"].__setitem__(0, 1.0), "its BLEU-1 without penalty is 1.00"),
+        (lambda table: table["scores"].update(spice=20.0), "has SPICE, which could not be had now"),
+        (lambda table: table.pop("decoding"), "not a results file"),
+        (lambda table: table["scores"].update(cider=None), "not a results file"),
+        (lambda table: table.update(scores=[]), "not a results file"),
+    ],
+)
+def test_captions_that_are_not_those_of_the_results_file_are_refused_and_it_stays(
+    run, java, measured, data: Path, monkeypatch, change, said: str
+) -> None:
+    monkeypatch.setattr(SCORE, "spice_score", unavailable)
+    captions, results = measured
+    edited(results, change)
+    before = results.read_bytes()
+    assert said in run("evaluate", "--data", data, "--captions", captions, "--rescore", results).complaint
+    assert results.read_bytes() == before
+
+
+def unavailable(words: object, groups: object) -> None:
+    raise MetricUnavailable("not here")
+
+
+def test_a_score_within_a_hundredth_is_the_same_score(run, java, measured, data: Path) -> None:
+    captions, results = measured
+    edited(results, nudge(0.009))
+    assert run("evaluate", "--data", data, "--captions", captions, "--rescore", results).code == 0
+
+
+def test_other_captions_and_missing_files_are_not_rescored(run, measured, model: Path, data: Path) -> None:
+    captions, results = measured
+    before = results.read_bytes()
+    rows = [json.loads(line) for line in captions.read_text().splitlines()]
+    captions.write_text("\n".join(json.dumps({**row, "words": ["word4", "word4"]}) for row in rows))
+    ask = ("evaluate", "--data", data, "--no-meteor", "--rescore")
+    assert "they are not its own" in run(*ask, results, "--captions", captions).complaint
+    assert "cannot be read (No such file" in run(*ask, data / "gone.json", "--captions", captions).complaint
+    for more in ((), ("--model", model), ("--captions", captions, "--out", data / "new.json")):
+        assert "--rescore goes with --captions FILE" in run(*ask, results, *more).complaint
+    assert results.read_bytes() == before
+    assert not (data / "new.json").exists()
+
+
+def test_a_meteor_that_is_there_is_not_lost_where_java_is_missing(run, java, measured, data: Path) -> None:
+    captions, results = measured
+    ask = ("evaluate", "--data", data, "--captions", captions, "--rescore", results)
+    assert run(*ask).code == 0
+    assert "has METEOR, which could not be had now" in run(*ask, "--no-meteor").complaint
+    assert json.loads(results.read_text())["scores"]["meteor"] == 25
+
+
 def test_the_table_shows_the_scores_of_the_json(run, evaluate, model: Path, data: Path) -> None:
     scores = evaluate("--model", model)
     shown = run("evaluate", "--data", data, "--no-meteor", "--workers", 0, "--model", model).out
@@ -153,6 +276,7 @@ def test_results_makes_a_page_of_results_files(run, evaluate, model: Path, tmp_p
     assert f"{scores['bleu'][0]:.1f}" in printed.out
     assert run("results", tmp_path / "results", "--out", tmp_path / "page.md").out == ""
     assert (tmp_path / "page.md").read_text() == printed.out.removesuffix("\n")
+    assert "no such folder of recipes" in run("results", tmp_path / "results", "--recipes", tmp_path / "gone").complaint
 
 
 def test_pictures_may_lie_elsewhere_than_the_captions(run, model: Path, tmp_path: Path) -> None:

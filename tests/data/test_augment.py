@@ -115,3 +115,40 @@ def test_colours_vary_no_further_than_told_and_not_at_all_without():
 def test_a_setting_out_of_range_is_named(wrong):
     with pytest.raises(UserError, match=f"augmentation.{next(iter(wrong))}"):
         Augmentation(**wrong)
+
+
+def painted(boxes: torch.Tensor, side: int = 72) -> torch.Tensor:
+    """A canvas a box (B, 4) in shares: white in the box, black elsewhere."""
+    middles = (torch.arange(side) + 0.5) / side
+    x, y = ((middles >= boxes[:, None, n]) & (middles < boxes[:, None, n + 2]) for n in (0, 1))  # (B, side)
+    return (255 * (y[:, :, None] & x[:, None, :])).to(torch.uint8)[:, None].expand(-1, 3, -1, -1)
+
+
+def test_boxes_move_with_the_pixels():
+    torch.manual_seed(0)
+    corners = torch.rand(200, 2, 2).sort(dim=1).values
+    boxes = torch.cat([corners[:, 0], (corners[:, 1] + 0.2).clamp(max=1)], dim=1)
+    whole = torch.tensor([0.0, 0.0, 1.0, 1.0]).expand(200, 4)
+    every = torch.ones(200, dtype=torch.bool)
+    crops, moved = Augmentation((0.3, 0.9), 1.3, 0.5).with_boxes(
+        painted(boxes), 64, every, torch.stack([whole, boxes, 0 * boxes], dim=1)
+    )
+    assert torch.equal(moved[:, 0], whole)
+    assert not moved[:, 2].any(), "an absent region comes to be"
+    stays = moved[:, 1].any(dim=1)
+    assert 100 < stays.sum() < 200
+    for crop, box in zip(crops[stays, 0] > 127, moved[stays, 1] * 64, strict=True):
+        y, x = crop.nonzero().T
+        found = torch.stack([x.min(), y.min(), x.max() + 1, y.max() + 1]).float()
+        torch.testing.assert_close(found, box, rtol=0, atol=1.8)  # a pixel of the canvas is more than one of the crop
+    lost = crops[~stays, 0].mean(dim=(1, 2)) / 255
+    area = (boxes[~stays, 2] - boxes[~stays, 0]) * (boxes[~stays, 3] - boxes[~stays, 1])
+    assert (lost * 0.3 < 0.11 * area + 0.02).all(), "a box vanished that the crop shows"
+
+
+def test_boxes_do_not_change_the_pixels():
+    torch.manual_seed(3)
+    alone = Augmentation(colour=0.2)(maps(), 32, YES)
+    torch.manual_seed(3)
+    with_boxes, _ = Augmentation(colour=0.2).with_boxes(maps(), 32, YES, torch.ones(4, 3, 4))
+    assert torch.equal(with_boxes, alone)

@@ -58,3 +58,20 @@ def test_a_caption_without_its_picture_cannot_be_drawn():
     bare = Caption(("dog",), (-0.1,), -0.1, np.full((1, 4), 0.25), None, (2, 2))
     with pytest.raises(ValueError, match="picture"):
         bare.show()
+
+
+def test_regions_are_lit_as_boxes_by_the_sum_of_their_attention():
+    boxes = np.array([[0, 0, 1, 1], [0, 0, 0.5, 1], [0.25, 0.5, 0.75, 1]], np.float32)
+    alpha = np.array([[0.2, 0.6, 0.2], [0.0, 0.0, 1.0]], np.float32)
+    said = Caption(
+        ("a", "dog"), (-0.1, -0.1), -0.5, alpha, None, None, boxes,
+        picture=Image.new("RGB", (120, 40), "white"), region=(20, 0, 100, 40),
+    )  # fmt: skip
+    first, second = attention_maps(said)
+    assert first.shape == (40, 120)
+    places = {"cut away": (10, 5), "whole": (10, 90), "left": (10, 25), "both": (30, 45), "right": (30, 75)}
+    light = {name: round(float(first[place]), 3) for name, place in places.items()}
+    assert light == {"cut away": 0, "whole": 0.2, "left": 0.8, "both": 1, "right": 0.4}
+    assert second[30, 60] == 1
+    assert second[10, 60] == 0
+    assert attention_figure(said).width > 400

@@ -142,3 +142,50 @@ def test_teachers_are_not_trained_and_stay_in_evaluation_mode():
     one.loss.backward()
     assert all(parameter.grad is None for parameter in teacher.parameters())
     assert objective.captioner.training
+
+
+def test_with_conditioning_dropout_of_one_every_caption_is_taught_without_its_picture():
+    captioner, annotations, words = tiny.opinionated(), tiny.annotations(3), padded_captions()
+    blank = captioner.without_picture(annotations)
+    with torch.no_grad():
+        dropped = LogLikelihood(captioner, 64, penalty=0.7, drop_picture=1.0)(
+            annotations.vectors, MIRROR, words, OWNER, GRID
+        )
+        logits, glance = captioner(blank.select(OWNER), words[:, :-1])
+    expected = reference.log_likelihood(logits.tolist(), glance.alpha.tolist(), words[:, 1:].tolist())
+    assert [float(each) for each in dropped] == pytest.approx(expected, rel=1e-5)  # and no attention is penalised
+
+
+def test_conditioning_dropout_takes_the_picture_from_its_share_of_the_captions():
+    captioner, annotations = tiny.opinionated(), tiny.annotations(1)
+    objective = LogLikelihood(captioner, 64, drop_picture=0.3)
+    torch.manual_seed(0)
+    some, pictured = objective._dropped(annotations.select(torch.zeros(2000, dtype=torch.long)))
+    assert 0.67 < pictured.float().mean() < 0.73
+    assert torch.equal(some.vectors[pictured], annotations.vectors.expand(int(pictured.sum()), -1, -1))
+    assert not some.vectors[~pictured].any()
+    assert (some.mask[~pictured].sum(dim=1) == 1).all()
+
+
+@pytest.mark.parametrize("name", ["hard-attention", "coca"])
+def test_an_architectures_own_loss_is_added_to_that_of_captions_with_words(name, monkeypatch):
+    captioner, annotations, words = tiny.opinionated(name), tiny.annotations(3), padded_captions()
+    monkeypatch.setattr(captioner, "own_loss", lambda lesson: torch.tensor([1.0, 20.0, 300.0, 4000.0]))
+    with torch.no_grad():
+        found = LogLikelihood(captioner, 64)(annotations.vectors, MIRROR, words, OWNER, GRID)
+    assert float(found.loss - found.log_loss) == pytest.approx(321.0, abs=1e-3)  # the fourth is padding
+
+
+@pytest.mark.parametrize("name", ["hard-attention", "coca"])
+def test_an_architectures_own_loss_is_told_what_was_taught(name):
+    captioner, annotations, words = tiny.opinionated(name), tiny.annotations(3), padded_captions()
+    heard = []
+    captioner.own_loss = heard.append  # type: ignore[method-assign]
+    with torch.no_grad():
+        found = LogLikelihood(captioner, 64)(annotations.vectors, MIRROR, words, OWNER, GRID)
+    (lesson,) = heard
+    assert torch.equal(lesson.words, words)
+    assert torch.equal(lesson.owner, OWNER)
+    assert torch.equal(lesson.spoken, words[:, 1:] != PAD)
+    assert lesson.pictured.all()
+    assert float(-lesson.log_p.sum()) == pytest.approx(float(found.log_loss))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from saywhy.encoders.catalogue import encoders
 from saywhy.errors import UserError
 from saywhy.training.recipe import Recipe, from_table, read_recipe
 
@@ -36,6 +37,59 @@ def test_every_recipe_of_the_repository_loads(path):
 
 def test_there_are_recipes():
     assert RECIPES
+
+
+STUDY = [path for path in RECIPES if path.stem.startswith("flickr8k-encoder-")]
+LITE2 = ["hard", "ada-lstm", "mh-fc", "coca-bottleneck", "coca-attention"]
+
+
+def without(recipe: Recipe, *places: str) -> dict:
+    """A recipe as a table, less what stands at these places, such as "training.lr"."""
+    table = asdict(recipe)
+    for place in places:
+        *tables, key = place.split(".")
+        inner = table
+        for each in tables:
+            inner = inner[each]
+        del inner[key]
+    return table
+
+
+def test_a_recipe_is_named_after_its_file_but_for_the_shipped_model():
+    named = {path.stem: read_recipe(path).name for path in RECIPES}
+    assert named.pop("flickr8k-soft-distilled") == "soft-attention-flickr8k"
+    assert all(stem == name for stem, name in named.items())
+
+
+def test_the_encoder_study_differs_in_the_encoder_alone_at_its_own_size():
+    recipes = [read_recipe(path) for path in STUDY]
+    assert len({recipe.encoder.name for recipe in recipes}) == len(recipes) == 12
+    tables = [without(recipe, "name", "encoder.name", "preprocessing.size") for recipe in recipes]
+    assert all(table == tables[0] for table in tables)
+    for recipe in recipes:
+        assert recipe.preprocessing.size == encoders[recipe.encoder.name].size
+        assert recipe.encoder.finetune_from == ""
+        assert recipe.augmentation is None
+
+
+@pytest.mark.parametrize("name", LITE2)
+def test_the_architectures_over_lite2_differ_from_soft_attention_in_the_captioner_and_the_penalty_alone(name):
+    soft = read_recipe(RECIPES[0].parent / "flickr8k-soft.toml")
+    other = read_recipe(RECIPES[0].parent / f"flickr8k-{name}.toml")
+    differing = ("name", "captioner", "training.doubly_stochastic")
+    assert without(other, *differing) == without(soft, *differing)
+    assert name.startswith(other.captioner.name.removesuffix("-attention"))
+    assert other.training.doubly_stochastic == (0.01 if name == "hard" else 0)
+
+
+@pytest.mark.parametrize("name", ["ada-lstm", "mh-fc"])
+def test_oracle_regions_and_vgg16_change_only_what_they_say(name):
+    lite2, regions, vgg16 = (
+        read_recipe(RECIPES[0].parent / f"flickr8k-{name}{ending}.toml") for ending in ("", "-regions", "-vgg16")
+    )
+    assert without(regions, "name", "regions") == without(lite2, "name", "regions")
+    differing = ("name", "encoder.name", "encoder.lr", "preprocessing.size")
+    assert without(vgg16, *differing) == without(lite2, *differing)
 
 
 def test_what_is_left_out_has_its_default(tmp_path):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -54,6 +56,15 @@ class Glance:
     alpha: Tensor
     beta: Tensor | None = None
     drawn: Tensor | None = None
+
+    @classmethod
+    def of_words(cls, glances: Sequence[Glance]) -> Glance:
+        """One after another, with a time axis after the batch."""
+        alpha = torch.stack([each.alpha for each in glances], dim=1)
+        betas = [each.beta for each in glances if each.beta is not None]
+        drawn = [each.drawn for each in glances if each.drawn is not None]
+        beta, places = (torch.stack(parts, dim=1) if parts else None for parts in (betas, drawn))
+        return cls(alpha, beta, places)
 
 
 @dataclass(frozen=True)
@@ -112,15 +123,19 @@ class CaptionerSettings:
 class Captioner(nn.Module, ABC, Generic[S]):
     """An encoder and a decoder over its annotations.
 
-    A subclass registers itself, names the dataclass of its settings and writes `start`, `step` and `forward`.
+    A subclass registers itself, names the dataclass of its settings and writes `start` and `step`.
 
     Attributes:
         beta_admits: what the gate of its glances lets in, the "picture" or the "words".
+        attends: the ways it can take in what it attends to once it is trained; the first is the usual.
+        attend: the way it does.
     """
 
     name: ClassVar[str]
     Settings: ClassVar[type[CaptionerSettings]]
     beta_admits: ClassVar[str] = "picture"
+    attends: ClassVar[tuple[str, ...]] = ("expected",)
+    attend: str = "expected"
 
     def __init__(self, encoder: Encoder, words: int, settings: Any) -> None:
         super().__init__()
@@ -132,9 +147,12 @@ class Captioner(nn.Module, ABC, Generic[S]):
         else:
             self.register_buffer("no_picture", torch.zeros(encoder.width), persistent=False)
 
-    def encode(self, pixels: Tensor) -> Annotations:
-        """Annotations of pictures (B, 3, H, W), RGB 0–255."""
-        return self.encoder(pixels)
+    def encode(self, pixels: Tensor, boxes: Tensor | None = None) -> Annotations:
+        """Annotations of pictures (B, 3, H, W), RGB 0–255; of regions where boxes (B, R, 4) are given.
+
+        Where regions come with their vectors, those (B, R, D) stand in the place of pixels.
+        """
+        return self.encoder(pixels, boxes)
 
     def without_picture(self, annotations: Annotations, rows: Tensor | None = None) -> Annotations:
         """The annotations of no picture for those of `rows` (B,) that are true, or for all of them.
@@ -153,9 +171,29 @@ class Captioner(nn.Module, ABC, Generic[S]):
     def step(self, words: Tensor, state: S) -> Step[S]:
         """Read the words (B,) just said and score the next ones."""
 
-    @abstractmethod
     def forward(self, annotations: Annotations, captions: Tensor) -> tuple[Tensor, Glance]:
-        """Teacher forcing: captions (B, T) in, logits (B, T, V) of the word after each, and the glances."""
+        """Teacher forcing: captions (B, T) in, logits (B, T, V) of the word after each, and the glances.
+
+        This goes word by word; an architecture may do for all words at once what does not depend on the word before.
+        """
+        state, logits, glances = self.start(annotations), [], []
+        for words in captions.unbind(1):
+            step = self.step(words, state)
+            state = step.state
+            logits.append(step.logits)
+            glances.append(step.glance)
+        return torch.stack(logits, dim=1), Glance.of_words(glances)
+
+    @contextmanager
+    def attending(self, how: str) -> Iterator[None]:
+        """Attend in another way for a while."""
+        if how not in self.attends:
+            raise UserError(f"a {self.name} cannot attend {how!r}: it can {', '.join(self.attends)}")
+        before, self.attend = self.attend, how
+        try:
+            yield
+        finally:
+            self.attend = before
 
     def own_loss(self, lesson: Lesson) -> Tensor | None:
         """What the architecture's paper adds to −log p of each caption, (N,); None for nothing."""

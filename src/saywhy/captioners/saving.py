@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from saywhy.captioners.base import Captioner, build
 from saywhy.data.preprocess import Preprocessing
+from saywhy.data.regions import RegionSettings
 from saywhy.data.vocabulary import Vocabulary
 from saywhy.encoders.building import skeleton
 from saywhy.encoders.settings import EncoderSettings
@@ -40,6 +41,8 @@ class SavedModel:
     vocabulary: Vocabulary
     preprocessing: Preprocessing
     decoding: dict[str, Any] = field(default_factory=dict)
+    regions: RegionSettings | None = None
+    """What it looks at in place of a grid, where it does."""
 
     def describe(self) -> dict[str, Any]:
         """The contents of config.json."""
@@ -51,6 +54,7 @@ class SavedModel:
             "encoder": asdict(self.captioner.encoder.settings),
             "preprocessing": asdict(self.preprocessing),
             "decoding": self.decoding,
+            "regions": asdict(self.regions) if self.regions else None,
         }
 
     def save(self, folder: str | Path, dtype: torch.dtype | None = None) -> None:
@@ -86,10 +90,11 @@ def load(folder: str | Path, device: torch.device | str = "cpu") -> SavedModel:
         captioner = _rebuild(config, len(vocabulary))
         preprocessing = Preprocessing(**config["preprocessing"])
         name, decoding = config["name"], config["decoding"]
+        regions = RegionSettings(**config["regions"]) if config.get("regions") else None  # older files have no entry
     except (KeyError, TypeError) as error:
         raise UserError(f"{folder / CONFIG}: not a configuration saywhy {saywhy_version()} wrote ({error})") from None
     _fill(captioner, folder / WEIGHTS)
-    return SavedModel(name, captioner.to(device).eval(), vocabulary, preprocessing, decoding)
+    return SavedModel(name, captioner.to(device).eval(), vocabulary, preprocessing, decoding, regions)
 
 
 def read_config(folder: Path) -> dict[str, Any]:

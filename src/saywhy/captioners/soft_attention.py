@@ -157,27 +157,33 @@ class SoftAttention(Captioner[SoftAttentionState]):
     def step(self, words: Tensor, state: SoftAttentionState) -> Step[SoftAttentionState]:
         """Look, remember, and score the next word."""
         Ey = self.dropout(self.E(words))
-        state, z, alpha, beta = self._look(Ey, state)
-        return Step(self._speak(Ey, state.h, z), state, Glance(alpha, beta))
+        state, z, glance = self._look(Ey, state)
+        return Step(self._speak(Ey, state.h, z), state, glance)
 
     def forward(self, annotations: Annotations, captions: Tensor) -> tuple[Tensor, Glance]:
         """As `step` word by word, with embeddings and the deep output done for all words at once."""
         Ey = self.dropout(self.E(captions))  # (B, T, m)
         state = self.start(annotations)
-        seen: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+        hs, zs, glances = [], [], []
         for word in Ey.unbind(1):
-            state, z, alpha, beta = self._look(word, state)
-            seen.append((state.h, z, alpha, beta))
-        h, z, alpha, beta = (torch.stack(each, dim=1) for each in zip(*seen, strict=True))
-        return self._speak(Ey, h, z), Glance(alpha, beta)  # (B, T, V), alpha (B, T, L), beta (B, T)
+            state, z, glance = self._look(word, state)
+            hs.append(state.h)
+            zs.append(z)
+            glances.append(glance)
+        return self._speak(Ey, torch.stack(hs, dim=1), torch.stack(zs, dim=1)), Glance.of_words(glances)
 
-    def _look(self, Ey: Tensor, state: SoftAttentionState) -> tuple[SoftAttentionState, Tensor, Tensor, Tensor]:
-        """The next state, z (B, D), α (B, L) and β (B,)."""
+    def _look(self, Ey: Tensor, state: SoftAttentionState) -> tuple[SoftAttentionState, Tensor, Glance]:
+        """The next state, z (B, D), and the glance."""
         alpha = state.annotations.attend(self.score(state.keys, state.h))  # (B, L)
+        weights, drawn = self._places(alpha, state)
         beta = torch.sigmoid(self.gate(state.h))  # (B, 1)
-        z = beta * torch.bmm(alpha.unsqueeze(1), state.annotations.vectors).squeeze(1)  # (B, D)
+        z = beta * torch.bmm(weights.unsqueeze(1), state.annotations.vectors).squeeze(1)  # (B, D)
         h, c = self.lstm(torch.cat([Ey, z], dim=-1), (state.h, state.c))
-        return replace(state, h=h, c=c), z, alpha, beta.squeeze(-1)
+        return replace(state, h=h, c=c), z, Glance(alpha, beta.squeeze(-1), drawn)
+
+    def _places(self, alpha: Tensor, state: SoftAttentionState) -> tuple[Tensor, Tensor | None]:
+        """How much of each place is taken in (B, L), and which was drawn: soft attention takes in α of each."""
+        return alpha, None
 
     def _speak(self, Ey: Tensor, h: Tensor, z: Tensor) -> Tensor:
         deep = Ey + self.L_h(self.dropout(h)) + self.L_z(self.dropout(z))

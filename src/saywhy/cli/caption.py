@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from saywhy.cli.complain import complain
-from saywhy.cli.options import DECODING, FLAG, OUTPUT, Batch, Beam, Device, Length, Model, examples
+from saywhy.cli.options import DECODING, FLAG, OUTPUT, Attend, Batch, Beam, Device, Length, Model, Regions, examples
 from saywhy.cli.writable import refuse_unwritable
 from saywhy.errors import UserError
 
@@ -28,6 +28,7 @@ def caption(
         list[str], typer.Argument(metavar="PICTURE", help="Pictures, or folders of them.", show_default=False)
     ],
     model: Model = None,
+    regions: Regions = None,
     beam: Beam = None,
     length: Length = None,
     no_repeat: Annotated[
@@ -40,6 +41,7 @@ def caption(
             rich_help_panel=DECODING,
         ),
     ] = None,
+    attend: Attend = None,
     sample: Annotated[
         bool, typer.Option("--sample", metavar=FLAG, help="Draw words at random.", rich_help_panel=SAMPLING)
     ] = False,
@@ -81,11 +83,11 @@ def caption(
         complain(error)
 
     if found := list(_fit_to_open(pictures, skip)):
-        asked: dict[str, Any] = {"beam": beam, "length": length, "no_repeat": no_repeat}
+        asked: dict[str, Any] = {"beam": beam, "length": length, "no_repeat": no_repeat, "attend": attend}
         if sample:
             asked |= {"method": "sample", "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
         asked = {name: value for name, value in asked.items() if value is not None}
-        _caption(found, model, device, batch, asked, as_json, figures, skip)
+        _caption(found, model, regions, device, batch, asked, as_json, figures, skip)
     raise typer.Exit(2 if faults else 0)
 
 
@@ -110,6 +112,7 @@ def _fit_to_open(given: Iterable[str], skip: Callable[[UserError], None]) -> Ite
 def _caption(
     found: list[Path],
     model: str | None,
+    regions: Path | None,
     device: str,
     batch: int,
     asked: dict[str, Any],
@@ -118,12 +121,17 @@ def _caption(
     skip: Callable[[UserError], None],
 ) -> None:
     from saywhy.cli.figures import Figures
+    from saywhy.data.region_inputs import find_regions
     from saywhy.decoding import Decoding
     from saywhy.model import load
 
     Decoding(**asked)  # out of range is told before a model is loaded
     drawn = Figures(figures, found) if figures else None
-    for said in load(model, device).captions(found, batch=batch, on_broken=skip, **asked):
+    loaded = load(model, device)
+    given = find_regions(loaded.regions, regions, f"model {loaded.name}")
+    if given:
+        given.table.require(path.name for path in found)
+    for said in loaded.captions(found, batch=batch, on_broken=skip, regions=given.table if given else None, **asked):
         typer.echo(json.dumps(said.as_dict(), ensure_ascii=False) if as_json else f"{said.image}: {said.text}")
         if drawn:
             drawn.add(said)

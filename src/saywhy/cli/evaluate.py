@@ -12,6 +12,7 @@ from saywhy.cli.complain import complain
 from saywhy.cli.options import (
     FLAG,
     OUTPUT,
+    Attend,
     Batch,
     Beam,
     Data,
@@ -21,6 +22,7 @@ from saywhy.cli.options import (
     Length,
     Model,
     Reader,
+    Regions,
     Workers,
     examples,
 )
@@ -31,6 +33,7 @@ EPILOG = examples(
     "saywhy evaluate --data flickr8k",
     "saywhy evaluate --data flickr8k --model runs/soft --split dev --beam 5 --json",
     "saywhy evaluate --data flickr8k --captions captions.jsonl",
+    "saywhy evaluate --data flickr8k --captions captions.jsonl --rescore results/soft.json",
 )
 
 
@@ -40,6 +43,7 @@ def evaluate(
     images: Images = None,
     split: Annotated[str, typer.Option(metavar="train|dev|test", help="Which pictures.")] = "test",
     model: Model = None,
+    regions: Regions = None,
     captions: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Score these captions, as caption --json prints them, and no model's."),
@@ -49,6 +53,7 @@ def evaluate(
     ] = True,
     beam: Beam = None,
     length: Length = None,
+    attend: Attend = None,
     as_json: Json = False,
     save_captions: Annotated[
         Path | None,
@@ -60,6 +65,14 @@ def evaluate(
             metavar="FILE", help="Write the scores and all they depend on, as in results/.", rich_help_panel=OUTPUT
         ),
     ] = None,
+    rescore: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Score --captions again, into the results file they come from.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     batch: Batch = 32,
     workers: Workers = None,
     device: Device = "auto",
@@ -69,14 +82,18 @@ def evaluate(
     BLEU with and without brevity penalty, METEOR, ROUGE-L, CIDEr-D, SPICE, in percent.
     Captions are freely decoded; a signature says how.
     """
-    if captions and (model or beam or length is not None):
+    if captions and (model or beam or length is not None or attend or regions):
         raise UserError(
-            "--captions scores a file and --model, --beam and --length make captions: give one or the other"
+            "--captions scores a file, and --model, --beam, --length, --attend and --regions make captions: "
+            "give one or the other"
         )
+    if rescore and (out or save_captions or not captions):
+        raise UserError("--rescore goes with --captions FILE, and without --out and --save-captions")
     refuse_unwritable("--save-captions", save_captions)
     refuse_unwritable("--out", out)
+    refuse_unwritable("--rescore", rescore)
 
-    from saywhy.cli import evaluating
+    from saywhy.cli import evaluating, rescoring
     from saywhy.data.datasets import read
     from saywhy.data.splits import split_name
 
@@ -84,9 +101,14 @@ def evaluate(
     if captions:
         said = evaluating.from_file(captions, chosen)
     else:
-        asked = {name: value for name, value in (("beam", beam), ("length", length)) if value is not None}
-        said = evaluating.from_model(model, device, chosen, asked, batch, workers)
-    result = evaluating.scores(said, chosen, meteor)
+        asked = {
+            name: value for name, value in (("beam", beam), ("length", length), ("attend", attend)) if value is not None
+        }
+        said = evaluating.from_model(model, device, chosen, asked, batch, workers, regions)
+    if rescore:
+        said, result = rescoring.rescore(rescore, said, chosen, meteor)
+    else:
+        result = evaluating.scores(said, chosen, meteor)
     if save_captions:
         evaluating.save_captions(save_captions, said)
     if out:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -18,8 +18,16 @@ from saywhy.data.datasets import Dataset
 from saywhy.data.tokenise import tokenise
 from saywhy.errors import UserError
 from saywhy.files import write_text
+from saywhy.metrics.glances import glances
 from saywhy.metrics.score import Scores, score
 from saywhy.metrics.signature import Signature
+
+if TYPE_CHECKING:
+    from saywhy.captioners.base import Captioner
+    from saywhy.decoding import Caption
+
+
+ORACLE = "oracle regions, drawn by people for these very captions: no scores of a captioner on unseen pictures"
 
 
 @dataclass(frozen=True)
@@ -31,7 +39,7 @@ class Said:
         decoding: as signatures write it.
         words: each picture's caption.
         broken: a line for each picture that could not be read.
-        about: the machine, and how the model was trained.
+        about: the machine, where the model looked, and how it was trained.
     """
 
     source: str
@@ -42,29 +50,45 @@ class Said:
 
 
 def from_model(
-    model: str | None, device: str, data: Dataset, asked: dict[str, Any], batch: int, workers: int | None
+    model: str | None,
+    device: str,
+    data: Dataset,
+    asked: dict[str, Any],
+    batch: int,
+    workers: int | None,
+    regions: Path | None = None,
 ) -> Said:
-    """Freely decoded captions of one split, `data`."""
+    """Freely decoded captions of one split, `data`; a model of regions finds them in `regions` or beside the data."""
+    from saywhy.data.region_inputs import find_regions
     from saywhy.metrics.evaluation import caption_split
     from saywhy.model import load, locate
     from saywhy.training.machine import machine
 
     loaded = load(model, device)
     decoding = replace(loaded.decoding, **asked)
+    given = find_regions(loaded.regions, regions, f"model {loaded.name}", data.root)
     began = time.monotonic()
     with counting("captioning") as progress:
         said = caption_split(
             loaded.captioner, loaded.vocabulary, loaded.preprocessing, data.pictures, decoding,
-            batch=batch, workers=workers, progress=progress,
+            batch=batch, workers=workers, regions=given, progress=progress,
         )  # fmt: skip
     about = {
         "captions_per_second": len(said.captions) / (time.monotonic() - began),
         **machine(loaded.captioner.device),
+        "glances": _glances(loaded.captioner, said.captions.values()),
+        **({"regions": given.describe()} if given else {}),
         **_training(locate(model)),
     }
     words: dict[str, Sequence[str]] = {name: caption.words for name, caption in said.captions.items()}
     broken = tuple(line.removeprefix(f"{data.root}{os.sep}") for line in said.broken)
     return Said(loaded.name, str(decoding), words, broken, about)
+
+
+def _glances(captioner: Captioner, captions: Iterable[Caption]) -> dict[str, Any]:
+    """Where the captioner looked, and what its gate lets in, if it has one."""
+    found = glances(captions)
+    return {**found.as_dict(), "beta_admits": captioner.beta_admits if found.gate else None}
 
 
 def from_file(path: Path, data: Dataset) -> Said:
@@ -119,7 +143,8 @@ def scores(said: Said, data: Dataset, meteor: bool) -> Scores:
         signature=Signature(tok="ptb", split=f"{data.name}/{pictures[0].split}", decode=said.decoding),
     )
     skipped = [f"skipped {len(said.broken)} broken pictures, the first: {said.broken[0]}"] if said.broken else []
-    return replace(result, notes=(*skipped, *result.notes))
+    oracle = [ORACLE] if said.about.get("regions", {}).get("oracle") else []
+    return replace(result, notes=(*oracle, *skipped, *result.notes))
 
 
 def save_captions(path: Path, said: Said) -> None:
@@ -131,9 +156,13 @@ def save_captions(path: Path, said: Said) -> None:
 def save_results(path: Path, said: Said, data: Dataset, result: Scores) -> None:
     """Write a results file: the scores and all they depend on. Notes speak of this machine and stay here."""
     split = data.pictures[0].split
-    measured = {name: value for name, value in result.as_dict().items() if name != "notes"}
     table = {"model": said.source, "data": data.name, "split": split, "decoding": said.decoding}
-    write_text(path, json.dumps({**table, "scores": measured, **said.about}, indent=2) + "\n")
+    write_text(path, json.dumps({**table, "scores": measured(result), **said.about}, indent=2) + "\n")
+
+
+def measured(result: Scores) -> dict[str, Any]:
+    """The scores as a results file has them."""
+    return {name: value for name, value in result.as_dict().items() if name != "notes"}
 
 
 def show(said: Said, data: Dataset, result: Scores) -> None:

@@ -26,6 +26,14 @@ Images = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="The folder of pictures, if not in its usual place.", show_default=False),
 ]
+Regions = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="PATH",
+        help="What a model of regions looks at: a folder of .npz or .npy, a bottom-up TSV, or boxes.jsonl.gz.",
+        show_default=False,
+    ),
+]
 Beam = Annotated[
     int | None,
     typer.Option(metavar="N", min=1, help="Width of the beam.", show_default="model's", rich_help_panel=DECODING),
@@ -36,6 +44,15 @@ Length = Annotated[
         metavar="A",
         min=0,
         help="Rank captions by log p / length^A; more favours long ones.",
+        show_default="model's",
+        rich_help_panel=DECODING,
+    ),
+]
+Attend = Annotated[
+    str | None,
+    typer.Option(
+        metavar="expected|sampled|argmax",
+        help="What hard attention takes in.",
         show_default="model's",
         rich_help_panel=DECODING,
     ),

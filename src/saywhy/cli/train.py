@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from saywhy.cli.complain import complain
-from saywhy.cli.options import FLAG, MACHINE, Data, Device, Images, Reader, Workers, examples
+from saywhy.cli.options import FLAG, MACHINE, Data, Device, Images, Reader, Regions, Workers, examples
 from saywhy.cli.writable import refuse_unwritable
 from saywhy.errors import UserError
 
@@ -36,6 +36,7 @@ def train(
     ] = False,
     reader: Reader = None,
     images: Images = None,
+    regions: Regions = None,
     teacher: Annotated[
         list[str] | None,
         typer.Option(
@@ -94,6 +95,7 @@ def train(
             workers=workers,
             cache=cache,
             teachers=teacher or (),
+            regions=regions,
             watch=display,
         )
     if display.speaks:

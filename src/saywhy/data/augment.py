@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from saywhy.data.regions import within
 from saywhy.errors import UserError
 
 
@@ -35,16 +36,27 @@ class Augmentation:
             "flip": 0 <= self.flip <= 1,
             "colour": 0 <= self.colour < 1,
         }
-        for name, within in right.items():
-            if not within:
+        for name, is_right in right.items():
+            if not is_right:
                 raise UserError(f"augmentation.{name} = {getattr(self, name)} is out of range")
 
     def __call__(self, canvases: Tensor, size: int, mirror: Tensor) -> Tensor:
         """Crops (B, 3, size, size) of canvases (B, 3, S, S); `mirror` (B,) says which may be flipped."""
-        pixels = canvases.float()
-        grid = F.affine_grid(self._transforms(mirror), [len(pixels), 3, size, size], align_corners=False)
+        return self.with_boxes(canvases, size, mirror, None)[0]
+
+    def with_boxes(
+        self, canvases: Tensor, size: int, mirror: Tensor, boxes: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """As a call does, with boxes (B, R, 4) that move with the pixels: shares of the canvas, then of the crop.
+
+        The first box of each picture is the whole canvas, and becomes the whole crop. Those of which the crop shows
+        little vanish.
+        """
+        pixels, transforms = canvases.float(), self._transforms(mirror)
+        grid = F.affine_grid(transforms, [len(pixels), 3, size, size], align_corners=False)
         pixels = F.grid_sample(pixels, grid.to(pixels), padding_mode="reflection", align_corners=False)
-        return self._recolour(pixels) if self.colour else pixels
+        moved = None if boxes is None else within(boxes, _shown(transforms).to(boxes))
+        return self._recolour(pixels) if self.colour else pixels, moved
 
     def _transforms(self, mirror: Tensor) -> Tensor:
         """Affine maps (B, 2, 3) from the crop's coordinates to the canvas'."""
@@ -67,6 +79,12 @@ class Augmentation:
         pixels = mean + (pixels - mean) * contrast
         grey = pixels.mean(dim=1, keepdim=True)
         return (grey + (pixels - grey) * saturation).clamp(0, 255)
+
+
+def _shown(transforms: Tensor) -> Tensor:
+    """The part of the canvas that each crop shows, (B, 4): left, top, right, bottom as shares, mirrored or not."""
+    half, middle = transforms[:, (0, 1), (0, 1)], transforms[:, :, 2]  # (B, 2) of x and y, in −1 … 1
+    return (torch.cat([middle - half, middle + half], dim=1) + 1) / 2
 
 
 def _log2(value: float) -> float:

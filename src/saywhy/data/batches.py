@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -54,11 +54,12 @@ class Batch:
     """Captions and the pictures they belong to.
 
     Attributes:
-        inputs: pictures (P, 3, S, S) uint8, or their annotations (P, L, D) where a cache holds them.
+        inputs: pictures (P, 3, S, S) uint8, or their annotations (P, L, D) where a cache or a dump holds them.
         mirror: (P,) whether a mirror image still fits the captions.
         words: (N, T) numbers, from `<start>` to `<end>`, padded.
         owner: (N,) which of the P pictures each caption belongs to.
         broken: pictures that could not be read. Their captions are all padding, so they teach nothing.
+        boxes: (P, R, 4) of each picture's regions, padded with zeros; None where there is a grid.
     """
 
     inputs: Tensor
@@ -66,16 +67,19 @@ class Batch:
     words: Tensor
     owner: Tensor
     broken: tuple[str, ...] = ()
+    boxes: Tensor | None = None
 
     def to(self, device: torch.device) -> Self:
         """The same batch on another device."""
-        parts = ("inputs", "mirror", "words", "owner")
-        return replace(self, **{name: getattr(self, name).to(device, non_blocking=True) for name in parts})
+        return self._each(lambda part: part.to(device, non_blocking=True))
 
     def pin_memory(self) -> Self:
         """For faster copies to a GPU; the data loader calls it."""
-        parts = ("inputs", "mirror", "words", "owner")
-        return replace(self, **{name: getattr(self, name).pin_memory() for name in parts})
+        return self._each(Tensor.pin_memory)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
+        parts: dict[str, Any] = {name: change(part) for name, part in vars(self).items() if isinstance(part, Tensor)}
+        return replace(self, **parts)
 
 
 class Inputs(Protocol):
@@ -85,13 +89,27 @@ class Inputs(Protocol):
         """The inputs of these pictures (P, …), and the lines of those that are broken ("" for the others)."""
 
 
+class Boxes(Protocol):
+    """Where a batch's boxes come from."""
+
+    def rows(self, pictures: Sequence[int]) -> np.ndarray:
+        """The boxes of these pictures, (P, R, 4)."""
+
+
 class Batches(TorchDataset):
     """Turns lists of pairs into batches; give the lists to a `DataLoader` as its sampler, with batch_size=None."""
 
-    def __init__(self, captions: Sequence[Sequence[Sequence[str]]], vocabulary: Vocabulary, inputs: Inputs) -> None:
+    def __init__(
+        self,
+        captions: Sequence[Sequence[Sequence[str]]],
+        vocabulary: Vocabulary,
+        inputs: Inputs,
+        boxes: Boxes | None = None,
+    ) -> None:
         self.encoded = [[vocabulary.encode(words) for words in own] for own in captions]
         self.mirror = [not any(word in SIDES for words in own for word in words) for own in captions]
         self.inputs = inputs
+        self.boxes = boxes
 
     def order(self, kind: str, size: int, seed: int, epoch: int) -> list[list[Pair]]:
         """An epoch's batches."""
@@ -115,6 +133,7 @@ class Batches(TorchDataset):
             words=words,
             owner=torch.tensor([place[picture] for picture, _ in pairs], dtype=torch.long),
             broken=tuple(fault for fault in faults if fault),
+            boxes=torch.from_numpy(self.boxes.rows(pictures)) if self.boxes else None,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from PIL import Image
@@ -38,6 +38,9 @@ class PictureFiles:
         self.shape = shape
         self.prepare = prepare
         self.at_least = at_least
+
+    def __len__(self) -> int:
+        return len(self.paths)
 
     def rows(self, pictures: Sequence[int]) -> tuple[np.ndarray, list[str]]:
         """Arrays (P, 3, S, S) of these pictures, and a line for each that is broken."""
@@ -80,19 +83,29 @@ class KeptPictures:
             return "broken"  # never kept, so opening it says what is wrong
 
 
+class SizedInputs(Protocol):
+    """Inputs of a known number of pictures."""
+
+    def __len__(self) -> int:
+        """How many pictures."""
+
+    def rows(self, pictures: Sequence[int]) -> tuple[np.ndarray, list[str]]:
+        """The inputs of these pictures (P, …), and a line for each that is broken ("" for the others)."""
+
+
 class Chunks(TorchDataset):
     """Rows of inputs, a list of numbers at a time: what a `DataLoader` needs to read ahead."""
 
-    def __init__(self, inputs: PictureFiles) -> None:
+    def __init__(self, inputs: SizedInputs) -> None:
         self.inputs = inputs
 
     def __getitem__(self, pictures: Sequence[int]) -> tuple[list[int], np.ndarray, list[str]]:
         return list(pictures), *self.inputs.rows(pictures)
 
 
-def in_order(inputs: PictureFiles, batch: int, workers: int) -> DataLoader:
+def in_order(inputs: SizedInputs, batch: int, workers: int) -> DataLoader:
     """All pictures in their order, read ahead: (numbers, rows, faults) a batch."""
-    count = len(inputs.paths)
+    count = len(inputs)
     chunks = [list(range(start, min(start + batch, count))) for start in range(0, count, batch)]
     return DataLoader(Chunks(inputs), sampler=chunks, batch_size=None, num_workers=min(workers, len(chunks)))  # type: ignore[arg-type]
 

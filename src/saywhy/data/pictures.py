@@ -39,6 +39,8 @@ PICTURE_SUFFIXES = frozenset(
 # A list of formats, because Pillow knows others that run programs (EPS starts Ghostscript).
 _FORMATS = ("JPEG", "MPO", "PNG", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "PPM")
 
+_ORIENTATION = 0x0112  # EXIF's number for it; from 5 on, a picture lies on its side
+
 # Pillow warns and logs about odd files while it reads them; the picture that comes out, or the BrokenPicture,
 # says all there is to say. One filter for good, since warnings.catch_warnings is not safe between threads.
 warnings.filterwarnings("ignore", module=r"PIL\.")
@@ -89,6 +91,16 @@ def picture_header(path: str | Path) -> Header:
     """Read format, mode and size only; raises `BrokenPicture` as `open_picture` does."""
     with _opened(path) as image:
         return Header(image.format or "", image.mode, *image.size)
+
+
+def upright_size(path: str | Path) -> tuple[int, int]:
+    """Width and height of a picture as `open_picture` gives it, read from its header."""
+    with _opened(path) as image:
+        try:
+            lying = image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
+        except Exception:  # as in `_upright`
+            lying = False
+        return (image.height, image.width) if lying else (image.width, image.height)
 
 
 def find_pictures(paths: Iterable[str | Path]) -> list[Path]:

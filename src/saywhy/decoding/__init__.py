@@ -25,4 +25,5 @@ _METHODS = {"beam": _best_of_beam, "greedy": greedy, "sample": sample}
 @torch.inference_mode()
 def decode(captioner: Captioner, annotations: Annotations, decoding: Decoding) -> list[Hypothesis]:
     """One caption a picture, as numbers. The captioner should be in evaluation mode."""
-    return _METHODS[decoding.method](captioner, annotations, decoding)
+    with captioner.attending(decoding.attend):
+        return _METHODS[decoding.method](captioner, annotations, decoding)

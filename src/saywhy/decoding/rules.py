@@ -12,6 +12,7 @@ from saywhy.data.vocabulary import END, PAD, START, UNK
 from saywhy.errors import UserError
 
 METHODS = ("beam", "greedy", "sample")
+ATTEND = ("expected", "sampled", "argmax")
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Decoding:
             words and `<end>`. 0 ranks by probability alone, which favours short captions.
         min_words, max_words: bounds of a caption's length; never less than one word.
         no_repeat: no three words in a row are said twice.
+        attend: what hard attention takes in: the "expected" context, a "sampled" place, or the "argmax" of attention.
         temperature, top_k, top_p, seed: of sampling; 0 and 1 leave top_k and top_p off.
     """
 
@@ -34,6 +36,7 @@ class Decoding:
     min_words: int = 1
     max_words: int = 20
     no_repeat: bool = False
+    attend: str = "expected"
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
@@ -42,6 +45,8 @@ class Decoding:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise UserError(f"unknown decoding method {self.method!r}: use one of {', '.join(METHODS)}")
+        if self.attend not in ATTEND:
+            raise UserError(f"unknown way to attend {self.attend!r}: use one of {', '.join(ATTEND)}")
         bounds = {
             "beam": self.beam >= 1,
             "length": self.length >= 0,
@@ -67,7 +72,8 @@ class Decoding:
         }[self.method]
         least = f",min{self.min_words}" if self.min_words > 1 else ""
         repeat = ",norepeat3" if self.no_repeat else ""
-        return f"{how},length{self.length:g}{least},max{self.max_words}{repeat}"
+        attend = f",{self.attend}" if self.attend != "expected" else ""
+        return f"{how},length{self.length:g}{least},max{self.max_words}{repeat}{attend}"
 
     def rank(self, log_probability: Tensor, words: int) -> Tensor:
         """The length rule."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from saywhy.encoders.annotations import Annotations
+from saywhy.encoders.regions import cut_regions
 from saywhy.encoders.settings import EncoderSettings, InputConvention
 from saywhy.errors import UserError
 
@@ -55,16 +56,18 @@ class Encoder(nn.Module):
         self._blocks = block_names(body)
         self.finetune_from(None)
 
-    def forward(self, pixels: Tensor) -> Annotations:
-        """Annotate pictures.
+    def forward(self, pixels: Tensor, boxes: Tensor | None = None) -> Annotations:
+        """Annotate pictures: on the network's grid or, with boxes, in regions cut out of it.
 
         Args:
             pixels: (B, 3, H, W), RGB from 0 to 255, uint8 or float.
+            boxes: (B, R, 4) left, top, right, bottom as shares of the pixels' width and height.
         """
         features = self.features(self.normalise(pixels))  # (B, D, rows, columns)
         rows, columns = features.shape[-2:]
         vectors = features.flatten(2).transpose(1, 2).contiguous()  # (B, L, D)
-        return Annotations(vectors, (rows, columns))
+        grid = Annotations(vectors, (rows, columns))
+        return grid if boxes is None else cut_regions(grid, boxes)
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """Turn 0–255 RGB into the body's input; linear, so relevance may be read in either."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from saywhy.encoders import timm_nets
+from saywhy.encoders import given_features, timm_nets
 from saywhy.encoders.base import Encoder
 from saywhy.encoders.catalogue import encoders
 from saywhy.encoders.initial import settle_batch_norm
@@ -23,6 +23,8 @@ def build(settings: EncoderSettings, weights: str | Path | None) -> Encoder:
 
 def skeleton(settings: EncoderSettings, weights: str | Path | None = None) -> Encoder:
     """As `build`, but random weights are left as drawn: for one who fills them in next."""
+    if settings.name.startswith(given_features.PREFIX):
+        return given_features.build(settings, weights)
     make = timm_nets.build if settings.name.startswith(timm_nets.PREFIX) else build_registered
     return make(settings, weights)
 

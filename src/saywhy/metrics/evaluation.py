@@ -10,8 +10,9 @@ import torch
 
 from saywhy.captioners.base import Captioner
 from saywhy.data.datasets import Picture
-from saywhy.data.inputs import PictureFiles, default_workers, in_order
+from saywhy.data.inputs import PictureFiles, SizedInputs, default_workers, in_order
 from saywhy.data.preprocess import Preprocessing
+from saywhy.data.region_inputs import GivenRegions, RegionBoxes, RegionVectors
 from saywhy.data.vocabulary import Vocabulary
 from saywhy.decoding import Caption, Decoding, decode
 from saywhy.errors import UserError
@@ -34,23 +35,30 @@ def caption_split(
     *,
     batch: int = 32,
     workers: int | None = None,
+    regions: GivenRegions | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Captioned:
-    """Freely decoded captions of all pictures: nothing of a reference is shown to the model."""
-    side = preprocessing.size
-    files = PictureFiles([Path(each.path) for each in pictures], (3, side, side), preprocessing, preprocessing.at_least)
+    """Freely decoded captions of all pictures: nothing of a reference is shown to the model.
+
+    With oracle regions (see `data.region_tables`) its boxes are: what is then said is said of parts people chose.
+    """
+    inputs, boxes = _looked_at(captioner, preprocessing, pictures, regions)
     was_training = captioner.training
     captioner.eval()
     captions: dict[str, Caption] = {}
     broken: list[str] = []
-    for numbers, rows, faults in in_order(files, batch, default_workers() if workers is None else workers):
+    for numbers, rows, faults in in_order(inputs, batch, default_workers() if workers is None else workers):
         broken += [fault for fault in faults if fault]
         whole = [row for row, fault in enumerate(faults) if not fault]
         if whole:
             with torch.inference_mode():
-                pixels = torch.zeros(min(batch, len(pictures)), *rows.shape[1:], dtype=torch.uint8)
-                pixels[: len(whole)] = torch.as_tensor(rows)[whole]  # of one size: a new one costs a GPU seconds
-                annotations = captioner.encode(pixels.to(captioner.device))
+                # of one size: a new one costs a GPU seconds
+                pixels = _filled_up(torch.as_tensor(rows)[whole], min(batch, len(pictures)))
+                where = None
+                if boxes:
+                    there = torch.from_numpy(boxes.rows([numbers[row] for row in whole]))
+                    where = _filled_up(there, len(pixels)).to(captioner.device)
+                annotations = captioner.encode(pixels.to(captioner.device), where)
                 found = decode(captioner, annotations, decoding)
             for place, row in enumerate(whole):
                 name = pictures[numbers[row]].name
@@ -60,3 +68,22 @@ def caption_split(
     if not captions:
         raise UserError(f"none of the {len(pictures)} pictures could be read; the first: {broken[0]}")
     return Captioned(captions, tuple(broken))
+
+
+def _looked_at(
+    captioner: Captioner, preprocessing: Preprocessing, pictures: Sequence[Picture], regions: GivenRegions | None
+) -> tuple[SizedInputs, RegionBoxes | None]:
+    """Pixels or, where regions come with their vectors, those; and boxes, where there are regions."""
+    side = preprocessing.size
+    names, paths = [each.name for each in pictures], [Path(each.path) for each in pictures]
+    files = PictureFiles(paths, (3, side, side), preprocessing, preprocessing.at_least)
+    if regions is None:
+        return files, None
+    if regions.are_features:
+        return RegionVectors(regions, names, captioner.encoder.width), RegionBoxes(regions, names, paths, None)
+    return files, RegionBoxes(regions, names, paths, preprocessing)
+
+
+def _filled_up(rows: torch.Tensor, count: int) -> torch.Tensor:
+    """Rows (P, …) and the first of them again, until there are `count`."""
+    return torch.cat([rows, rows[:1].expand(count - len(rows), *rows.shape[1:])])

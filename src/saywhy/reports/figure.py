@@ -1,7 +1,8 @@
 """The classic figure of Show, attend and tell: the picture, and one panel a word with what the model looked at.
 
 A panel shows the picture in the dark, lit where the attention was. The map is enlarged smoothly and laid over
-the part of the picture that the encoder saw; what a crop cut away stays dark.
+the part of the picture that the encoder saw; what a crop cut away stays dark. A model that looks at regions lights
+the boxes.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ def attention_maps(caption: Caption) -> list[np.ndarray]:
     picture, region = caption.picture, caption.region
     assert picture is not None
     assert region is not None
+    if caption.boxes is not None:
+        alpha = caption.alpha.reshape(len(caption.words), -1, len(caption.boxes)).mean(axis=1)  # (T, R)
+        return [_painted(places, caption.boxes, picture.size, region) for places in alpha]
     assert caption.grid is not None
     alpha = caption.alpha.reshape(len(caption.words), -1, *caption.grid).mean(axis=1)  # (T, rows, columns)
     return [_laid_over(places, picture.size, region) for places in alpha]
@@ -50,6 +54,18 @@ def _laid_over(places: np.ndarray, size: tuple[int, int], region: tuple[float, f
     light = Image.fromarray((whole * 255).astype(np.uint8)).filter(ImageFilter.GaussianBlur(blur))
     values = np.asarray(light, np.float32)
     return values / max(float(values.max()), 1.0)
+
+
+def _painted(
+    places: np.ndarray, boxes: np.ndarray, size: tuple[int, int], region: tuple[float, float, float, float]
+) -> np.ndarray:
+    """Light in boxes: of each pixel the sum of α over the boxes (R, 4) that cover it, by the largest such sum."""
+    left, top, right, bottom = region
+    whole = np.zeros((size[1], size[0]), np.float32)
+    corner, sides = np.array([left, top] * 2), np.array([right - left, bottom - top] * 2)
+    for share, (x, y, far_x, far_y) in zip(places, np.rint(corner + boxes * sides).astype(int), strict=True):
+        whole[max(y, 0) : max(far_y, y + 1), max(x, 0) : max(far_x, x + 1)] += share
+    return whole / max(float(whole.max()), 1e-12)
 
 
 def lit(picture: Image.Image, light: np.ndarray) -> Image.Image:

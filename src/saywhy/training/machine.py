@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 from pathlib import Path
@@ -28,13 +29,16 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """The commit the package's source tree is at, with a plus sign where it was changed; None outside one."""
+    """The commit the package's source tree is at, with a plus sign where it was changed.
+
+    Where the tree came without its repository, what $SAYWHY_COMMIT says, or None.
+    """
     here = Path(__file__).parent
     try:
         head = _git(here, "rev-parse", "--short=12", "HEAD")
         return head + ("+" if _git(here, "status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.CalledProcessError):
-        return None
+        return os.environ.get("SAYWHY_COMMIT")
 
 
 def _git(folder: Path, *arguments: str) -> str:

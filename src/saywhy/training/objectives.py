@@ -14,6 +14,7 @@ from saywhy.captioners.soft_attention import doubly_stochastic
 from saywhy.data.augment import Augmentation
 from saywhy.data.vocabulary import PAD
 from saywhy.encoders.annotations import Annotations
+from saywhy.encoders.regions import cut_regions
 
 
 class Sums(NamedTuple):
@@ -65,12 +66,20 @@ class LogLikelihood(nn.Module):
         self.teachers = nn.ModuleList(teachers).requires_grad_(False)
 
     def forward(
-        self, inputs: Tensor, mirror: Tensor, words: Tensor, owner: Tensor, grid: tuple[int, int] | None
+        self,
+        inputs: Tensor,
+        mirror: Tensor,
+        words: Tensor,
+        owner: Tensor,
+        grid: tuple[int, int] | None,
+        boxes: Tensor | None = None,
     ) -> Sums:
-        """Sums over a batch; with `grid`, the inputs are annotations already."""
+        """Sums over a batch; with `grid`, the inputs are annotations already; with `boxes`, regions are looked at."""
         read, wanted = words[:, :-1], words[:, 1:]
-        pixels = self.augmentation(inputs, self.size, mirror) if self.augmentation else inputs
-        annotations = Annotations(inputs, grid) if grid else self.captioner.encode(pixels)
+        pixels = inputs
+        if self.augmentation:
+            pixels, boxes = self.augmentation.with_boxes(inputs, self.size, mirror, boxes)
+        annotations = self._annotations(pixels, grid, boxes)
         annotations, pictured = self._dropped(annotations.select(owner))
         logits, glance = self.captioner(annotations, read)
         logits = logits.float()
@@ -79,7 +88,7 @@ class LogLikelihood(nn.Module):
         lesson = Lesson(annotations, words, log_p, spoken, pictured, owner, glance)
         loss = self._losses(lesson, logits, wanted)  # (N,)
         if self.distil:
-            taught = self._taught(pixels, owner, read)
+            taught = self._taught(pixels, boxes, owner, read)
             cross = -(taught * logits.log_softmax(dim=-1)).sum(dim=-1)  # (N, T)
             share = self.distil * pictured  # what is said without the picture, teachers with it cannot teach
             loss = (1 - share) * loss + share * (cross * spoken).sum(dim=1)
@@ -91,6 +100,12 @@ class LogLikelihood(nn.Module):
         if own is not None:
             loss = loss + own * captions
         return Sums(loss.sum(), -log_p.detach().sum(), spoken.sum(), captions.sum())
+
+    def _annotations(self, pixels: Tensor, grid: tuple[int, int] | None, boxes: Tensor | None) -> Annotations:
+        if not grid:
+            return self.captioner.encode(pixels, boxes)
+        kept = Annotations(pixels, grid)  # what a frozen encoder said
+        return kept if boxes is None else cut_regions(kept, boxes)
 
     def _dropped(self, annotations: Annotations) -> tuple[Annotations, Tensor]:
         """The annotations (N, L, D), some without their picture, and which still have it (N,)."""
@@ -106,12 +121,12 @@ class LogLikelihood(nn.Module):
         return each.sum(dim=1)
 
     @torch.no_grad()
-    def _taught(self, pixels: Tensor, owner: Tensor, read: Tensor) -> Tensor:
+    def _taught(self, pixels: Tensor, boxes: Tensor | None, owner: Tensor, read: Tensor) -> Tensor:
         """The teachers' mean distribution of each next word, (N, T, V), on the very pixels the captioner sees."""
         said = []
         for teacher in self.teachers.eval():
             assert isinstance(teacher, Captioner)
-            logits, _ = teacher(teacher.encode(pixels).select(owner), read)
+            logits, _ = teacher(teacher.encode(pixels, boxes).select(owner), read)
             said.append(logits.float().softmax(dim=-1))
         return torch.stack(said).mean(dim=0)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,11 @@ from PIL import Image
 from saywhy import captioners, encoders
 from saywhy.captioners.saving import load
 from saywhy.data.batches import Inputs
+from saywhy.data.datasets import Picture
 from saywhy.data.inputs import KeptPictures, PictureFiles
+from saywhy.data.region_inputs import GivenRegions, RegionBoxes
 from saywhy.data.vocabulary import MARKERS, Vocabulary
+from saywhy.encoders import given_features
 from saywhy.errors import UserError
 from saywhy.training.features import CachedFeatures, cached_features
 from saywhy.training.recipe import Recipe
@@ -40,12 +43,15 @@ def build_vocabulary(recipe: Recipe, captions: Sequence[Sequence[Sequence[str]]]
     return vocabulary
 
 
-def build_captioner(recipe: Recipe, words: int) -> captioners.Captioner:
-    """A captioner with pretrained encoder and fresh decoder; the seed decides the fresh weights."""
+def build_captioner(recipe: Recipe, words: int, width: int | None = None) -> captioners.Captioner:
+    """A captioner with pretrained encoder and fresh decoder; the seed decides the fresh weights.
+
+    `width` is the length of the vectors where regions come with theirs.
+    """
     torch.manual_seed(recipe.seed)
     asked = recipe.encoder
     encoder = encoders.build(
-        asked.name,
+        f"{given_features.PREFIX}{width}" if width else asked.name,
         asked.weights,
         size=recipe.preprocessing.size,
         output_stride=asked.output_stride,
@@ -60,8 +66,11 @@ def load_teacher(
 ) -> captioners.Captioner:
     """A trained captioner to learn from; it must read the same pixels and say the same words."""
     saved = load(folder, device)
-    if saved.vocabulary != vocabulary or saved.preprocessing.size != recipe.preprocessing.size:
-        raise UserError(f"{folder} cannot teach this run: a teacher has the same vocabulary and input size")
+    same_regions = (saved.regions and saved.regions.kind) == (recipe.regions and recipe.regions.kind)
+    if saved.vocabulary != vocabulary or saved.preprocessing.size != recipe.preprocessing.size or not same_regions:
+        raise UserError(
+            f"{folder} cannot teach this run: a teacher has the same vocabulary, input size and kind of regions"
+        )
     return saved.captioner
 
 
@@ -75,6 +84,13 @@ def picture_inputs(recipe: Recipe, paths: Sequence[Path], cache: Path | None) ->
     return KeptPictures(files, cache, kept_as) if cache else files
 
 
+def region_boxes(recipe: Recipe, regions: GivenRegions, pictures: Sequence[Picture]) -> RegionBoxes:
+    """Boxes as shares of the batch's pixels, or of the whole pictures where they come with features."""
+    frame = replace(recipe.preprocessing, margin=1.0) if recipe.augmentation else recipe.preprocessing  # as `canvas`
+    names, paths = [picture.name for picture in pictures], [picture.path for picture in pictures]
+    return RegionBoxes(regions, names, paths, None if regions.are_features else frame)
+
+
 def feature_inputs(
     recipe: Recipe,
     captioner: captioners.Captioner,
@@ -86,6 +102,7 @@ def feature_inputs(
 ) -> CachedFeatures | None:
     """Annotations from a cache, where the encoder is frozen and sees the same pixels each time; else None."""
     trained = any(parameter.requires_grad for parameter in captioner.encoder.parameters())
-    if trained or recipe.augmentation or recipe.training.distil:
+    given = recipe.regions is not None and recipe.regions.kind == "features"
+    if trained or given or recipe.augmentation or recipe.training.distil:
         return None
     return cached_features(captioner.encoder, recipe.preprocessing, paths, cache, workers, fabric, watch)

@@ -16,6 +16,7 @@ from saywhy.captioners import captioners
 from saywhy.data.augment import Augmentation
 from saywhy.data.batches import samplers
 from saywhy.data.preprocess import Preprocessing
+from saywhy.data.regions import RegionSettings
 from saywhy.decoding import Decoding
 from saywhy.errors import UserError, closest
 from saywhy.training.optimisers import optimisers, schedules
@@ -53,7 +54,7 @@ class EncoderRecipe:
     """Which encoder, with which weights, and what of it is trained.
 
     Attributes:
-        name: a registered encoder or "timm:NAME".
+        name: a registered encoder, "timm:NAME", or "features" where regions come with their vectors.
         weights: "imagenet", "none", or a file.
         finetune_from: the first block that is trained, "all", or "" for none.
         lr: the trained blocks' learning rate.
@@ -152,6 +153,7 @@ class Recipe:
     vocabulary: VocabularyRecipe = VocabularyRecipe()
     preprocessing: Preprocessing = Preprocessing()
     augmentation: Augmentation | None = None
+    regions: RegionSettings | None = None
     encoder: EncoderRecipe = EncoderRecipe()
     captioner: CaptionerRecipe = CaptionerRecipe()
     training: TrainingRecipe = TrainingRecipe()
@@ -172,6 +174,14 @@ class Recipe:
         settings = _build(captioners[self.captioner.name].Settings, self.captioner.settings, "captioner.")
         if settings.no_picture == "learned" and not self.training.drop_picture:
             raise UserError('captioner.no_picture = "learned" is learned by training.drop_picture above 0')
+        self._refuse_odd_regions()
+
+    def _refuse_odd_regions(self) -> None:
+        given = self.regions is not None and self.regions.kind == "features"
+        if given != (self.encoder.name == "features"):
+            raise UserError('regions.kind = "features" and encoder.name = "features" go together: give both or neither')
+        if given and self.augmentation:
+            raise UserError('regions.kind = "features" leaves no pixels to vary: take the table [augmentation] out')
 
 
 def read_recipe(path: str | Path, **changes: Any) -> Recipe:

@@ -24,6 +24,7 @@ from saywhy.data.batches import Batch, Batches, Pair, share
 from saywhy.data.cache import content_key
 from saywhy.data.datasets import Dataset, digest
 from saywhy.data.inputs import default_workers
+from saywhy.data.region_inputs import GivenRegions, RegionVectors, Where, find_regions
 from saywhy.data.tokenise import tokenise
 from saywhy.data.vocabulary import PAD
 from saywhy.errors import UserError
@@ -43,6 +44,7 @@ from saywhy.training.parts import (
     feature_inputs,
     load_teacher,
     picture_inputs,
+    region_boxes,
 )
 from saywhy.training.recipe import Recipe
 
@@ -63,6 +65,7 @@ def train(
     workers: int | None = None,
     cache: str | Path | None = None,
     teachers: Sequence[str | Path] = (),
+    regions: Where = None,
     watch: Watch = lambda event: None,
 ) -> Progress:
     """Train, and leave the best model on dev in `out`.
@@ -77,6 +80,8 @@ def train(
         cache: a folder to keep decoded pictures and frozen features in, for other runs to use too. Without
             it, decoded pictures are not kept and features are kept in the run's folder.
         teachers: model folders to learn from, where the recipe says `distil`.
+        regions: the regions' file or folder, where the recipe says `regions`; without it, boxes are those that lie
+            beside the data.
         watch: told of every step, epoch and broken picture.
     """
     out = Path(out)
@@ -86,9 +91,10 @@ def train(
         raise UserError(f"{out}: no checkpoint to resume from; start without --resume")
     if bool(recipe.training.distil) != bool(teachers):
         raise UserError("a recipe with distil needs teachers, and teachers a recipe with distil: see --teacher")
+    given = find_regions(recipe.regions, regions, f"recipe {recipe.name}", data.root)
     fabric = engine(recipe.training.precision, device)
     workers = default_workers() if workers is None else workers
-    run = Run(recipe, data, out, fabric, workers, Path(cache) if cache else None, teachers, watch)
+    run = Run(recipe, data, out, fabric, workers, Path(cache) if cache else None, teachers, given, watch)
     if resume:
         run.restore()
     return run.train()
@@ -106,30 +112,46 @@ class Run:
         workers: int,
         cache: Path | None,
         teachers: Sequence[str | Path],
+        regions: GivenRegions | None,
         watch: Watch,
     ) -> None:
         self.recipe, self.out, self.fabric, self.workers, self.watch = recipe, out, fabric, workers, watch
-        self.learning, self.dev = data.split("train"), data.split("dev")
-        for part in (self.learning, self.dev):
-            if not any(picture.path.is_file() for picture in part.pictures):
-                first = part.pictures[0].path
-                raise UserError(
-                    f"none of the {len(part)} pictures of {part.pictures[0].split} is there, such as {first}"
-                )
+        self.learning, self.dev, self.regions = data.split("train"), data.split("dev"), regions
+        self._refuse_what_is_not_there()
         captions = [[tokenise(text) for text in picture.captions] for picture in self.learning.pictures]
         paths = [picture.path for picture in self.learning.pictures]
         self.vocabulary = build_vocabulary(recipe, captions)
-        self.captioner = build_captioner(recipe, len(self.vocabulary)).to(fabric.device)
+        vectors = self._region_vectors()
+        width = vectors.width if vectors else None
+        self.captioner = build_captioner(recipe, len(self.vocabulary), width).to(fabric.device)
         self.encoder_digest = weights_digest(self.captioner.encoder)
         features = out / "cache" if cache is None else cache
         self.features = feature_inputs(recipe, self.captioner, paths, features, workers, fabric, watch)
-        inputs = self.features or picture_inputs(recipe, paths, cache)
-        self.batches = Batches(captions, self.vocabulary, inputs)
+        inputs = vectors or self.features or picture_inputs(recipe, paths, cache)
+        boxes = region_boxes(recipe, regions, self.learning.pictures) if regions else None
+        self.batches = Batches(captions, self.vocabulary, inputs, boxes)
         self._set_up([load_teacher(folder, recipe, self.vocabulary, fabric.device) for folder in teachers])
         self.teachers = {Path(folder).name: content_key(Path(folder) / WEIGHTS) for folder in teachers}
         self.data_digest = digest(self.learning, self.dev)
         self.progress = Progress()
         self.broken: set[str] = set()
+
+    def _refuse_what_is_not_there(self) -> None:
+        for part in (self.learning, self.dev):
+            if self.regions:
+                self.regions.table.require(picture.name for picture in part.pictures)
+            if self.regions and self.regions.are_features:
+                continue
+            if not any(picture.path.is_file() for picture in part.pictures):
+                first = part.pictures[0].path
+                raise UserError(
+                    f"none of the {len(part)} pictures of {part.pictures[0].split} is there, such as {first}"
+                )
+
+    def _region_vectors(self) -> RegionVectors | None:
+        if self.regions is None or not self.regions.are_features:
+            return None
+        return RegionVectors(self.regions, [picture.name for picture in self.learning.pictures])
 
     def _set_up(self, teachers: list[Captioner]) -> None:
         how = self.recipe.training
@@ -152,12 +174,16 @@ class Run:
     def saved(self) -> SavedModel:
         """The model as its folder describes it."""
         recipe = self.recipe
-        return SavedModel(recipe.name, self.captioner, self.vocabulary, recipe.preprocessing, asdict(recipe.decoding))
+        decoding = asdict(recipe.decoding)
+        return SavedModel(recipe.name, self.captioner, self.vocabulary, recipe.preprocessing, decoding, recipe.regions)
 
     def _origin(self) -> dict[str, Any]:
         """What a resumed run must share with the one that began, as JSON gives it back."""
         same = {"data": self.data_digest, "encoder weights": self.encoder_digest, "teachers": self.teachers}
-        return json.loads(json.dumps({**asdict(self.recipe), **same}))
+        if self.regions:
+            same["the regions' file"] = self.regions.table.identity()
+        told = {key: value for key, value in asdict(self.recipe).items() if key != "regions" or value}
+        return json.loads(json.dumps({**told, **same}))  # without regions as it was before there were any
 
     def restore(self) -> None:
         """Go on from the checkpoint in the run's folder."""
@@ -243,7 +269,7 @@ class Run:
             batch = batch.to(fabric.device)
             grid = self.features.grid if self.features else None
             with fabric.no_backward_sync(self.objective, enabled=number < len(group) - 1):
-                sums = self.objective(batch.inputs, batch.mirror, batch.words, batch.owner, grid)
+                sums = self.objective(batch.inputs, batch.mirror, batch.words, batch.owner, grid, batch.boxes)
                 # processes' gradients are averaged, and the loss is a mean over the captions of all of them
                 fabric.backward(sums.loss * fabric.world_size / captions.clamp(min=1))
             parts.append(as_vector(sums))
@@ -292,7 +318,7 @@ class Run:
         with self.fabric.autocast():
             said = caption_split(
                 self.captioner, self.vocabulary, recipe.preprocessing, pictures, recipe.decoding,
-                batch=100, workers=self.workers,
+                batch=100, workers=self.workers, regions=self.regions,
             )  # fmt: skip
         candidates = [said.captions[picture.name].words for picture in pictures if picture.name in said.captions]
         references = [picture.captions for picture in pictures if picture.name in said.captions]
@@ -314,6 +340,7 @@ class Run:
             "recipe": asdict(self.recipe),
             "teachers": self.teachers,
             "data": {"name": self.learning.name, "train": len(self.learning), "dev": len(self.dev)},
+            "regions": self.regions.table.identity() if self.regions else None,
             "vocabulary": len(self.vocabulary),
             "parameters": sum(p.numel() for p in self.captioner.parameters()),
             "progress": asdict(self.progress),

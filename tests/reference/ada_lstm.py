@@ -1,0 +1,83 @@
+"""Ada-LSTM in the plainest way: numbers in lists, the equations of the paper in their order."""
+
+from __future__ import annotations
+
+import math
+
+from reference.soft_attention import dot, linear, sigmoid
+
+
+def plus(*vectors):
+    return [sum(each) for each in zip(*vectors, strict=True)]
+
+
+def times(one, other):
+    return [x * y for x, y in zip(one, other, strict=True)]
+
+
+def tanh(vector):
+    return [math.tanh(x) for x in vector]
+
+
+def softmax(energies):
+    total = sum(math.exp(e) for e in energies)
+    return [math.exp(e) / total for e in energies]
+
+
+def weighted(shares, vectors):
+    """Σ_k α_k v_k."""
+    return plus(*([share * x for x in vector] for share, vector in zip(shares, vectors, strict=True)))
+
+
+def project(weights, places):
+    """I_k = ReLU(W a_k + b), and I_g, their mean."""
+    vectors = [[max(0.0, x) for x in linear(weights["W.weight"], a, weights["W.bias"])] for a in places]
+    return vectors, [x / len(vectors) for x in plus(*vectors)]
+
+
+def lstm(weights, name, x, h, m):
+    """The gates i, f, g, o: each its own rows of the two matrices. Both biases count, once."""
+    n = len(h)
+
+    def gate(number):
+        rows = slice(number * n, (number + 1) * n)
+        of_x = linear(weights[f"{name}.weight_ih"][rows], x, weights[f"{name}.bias_ih"][rows])
+        of_h = linear(weights[f"{name}.weight_hh"][rows], h, weights[f"{name}.bias_hh"][rows])
+        return plus(of_x, of_h)
+
+    i, f, o = ([sigmoid(x) for x in gate(number)] for number in (0, 1, 3))
+    m = plus(times(f, m), times(i, tanh(gate(2))))
+    return times(o, tanh(m)), m
+
+
+class AdaLSTM:
+    """One picture at a time. `weights` are the fast captioner's own, by name, as nested lists."""
+
+    def __init__(self, weights):
+        self.weights = weights
+
+    def of(self, name, vector):
+        return linear(self.weights[f"{name}.weight"], vector)
+
+    def energy(self, name, vector, h):
+        """w_a · tanh(W vector + W_g h), by eq. (6) for a place and by (7) for the sentinel."""
+        return dot(self.weights["w_a.weight"][0], tanh(plus(self.of(name, vector), self.of("W_g", h))))
+
+    def __call__(self, places, words):
+        """Logits, α and β after each of these words, for a picture with these annotations and no others."""
+        w = self.weights
+        I, I_g = project(w, places)  # noqa: E741
+        h = m = h2 = m2 = [0.0] * len(I_g)
+        steps = []
+        for word in words:
+            x = [*h2, *I_g, *w["E.weight"][word]]
+            gate = [sigmoid(each) for each in plus(self.of("W_x", x), self.of("W_h", h))]  # h is still the one before
+            h, m = lstm(w, "lstm", x, h, m)
+            s = times(gate, tanh(m))
+            a = [self.energy("W_I", vector, h) for vector in I]
+            b = self.energy("W_s", s, h)
+            alpha, beta = softmax(a), softmax([*a, b])[-1]
+            c = weighted([1 - beta, beta], [weighted(alpha, I), s])
+            h2, m2 = lstm(w, "language_lstm", [*c, *h], h2, m2)
+            steps.append((linear(w["fc.weight"], plus(c, h2), w["fc.bias"]), alpha, beta))
+        return steps

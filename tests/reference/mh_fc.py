@@ -1,0 +1,38 @@
+"""MH-FC in the plainest way: numbers in lists, one word and one head at a time."""
+
+from __future__ import annotations
+
+import math
+
+from reference.ada_lstm import lstm, plus, project, softmax, times, weighted
+from reference.soft_attention import dot, linear, sigmoid
+
+
+class MHFC:
+    """One picture at a time. `weights` are the fast captioner's own, by name, as nested lists."""
+
+    def __init__(self, weights, heads):
+        self.weights = weights
+        self.heads = heads
+
+    def __call__(self, places, words):
+        """Logits, α of each head and the mean of the gate after each of these words."""
+        w = self.weights
+        I, I_g = project(w, places)  # noqa: E741
+        K = [linear(w["W_k.weight"], vector) for vector in I]
+        V = [linear(w["W_v.weight"], vector) for vector in I]
+        width = len(I_g) // self.heads
+        h = m = [0.0] * len(I_g)
+        steps = []
+        for word in words:
+            h, m = lstm(w, "lstm", [*w["E.weight"][word], *I_g], h, m)
+            alphas, v = [], []
+            for head in range(self.heads):
+                part = slice(head * width, (head + 1) * width)
+                alpha = softmax([dot(h[part], key[part]) / math.sqrt(width) for key in K])
+                v += weighted(alpha, [value[part] for value in V])
+                alphas.append(alpha)
+            gate = [sigmoid(x) for x in linear(w["W_mh.weight"], h, w["W_mh.bias"])]
+            c = times(gate, linear(w["W_o.weight"], v, w["W_o.bias"]))
+            steps.append((linear(w["fc.weight"], plus(c, h), w["fc.bias"]), alphas, sum(gate) / len(gate)))
+        return steps
