@@ -40,18 +40,21 @@ class AdaLSTMSettings(CaptionerSettings):
         embedding: d_w, of E w.
         hidden: d_h, of both LSTMs and of I.
         attention: of the hidden layer of the energies.
-        dropout: of word embeddings, of I, and of c + h² before the output layer.
+        dropout: of word embeddings, and of c + h² before the output layer.
+        picture_dropout: of I.
     """
 
     embedding: int = 512
     hidden: int = 512
     attention: int = 512
     dropout: float = 0.5
+    picture_dropout: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if min(self.embedding, self.hidden, self.attention) < 1 or not 0 <= self.dropout < 1:
-            raise UserError("ada-lstm: embedding, hidden and attention are at least 1, and dropout is below 1")
+        dropouts = (self.dropout, self.picture_dropout)
+        if min(self.embedding, self.hidden, self.attention) < 1 or min(dropouts) < 0 or max(dropouts) >= 1:
+            raise UserError("ada-lstm: embedding, hidden and attention are at least 1, and dropouts are below 1")
 
 
 @dataclass(frozen=True)
@@ -91,11 +94,11 @@ class AdaLSTM(Captioner[AdaLSTMState]):
         self.language_lstm = nn.LSTMCell(d_h + d_h, d_h)
         self.fc = nn.Linear(d_h, words)
         self.dropout = nn.Dropout(settings.dropout)
-        nn.init.normal_(self.E.weight, std=d_w**-0.5)
+        self.picture_dropout = nn.Dropout(settings.picture_dropout)
 
     def start(self, annotations: Annotations) -> AdaLSTMState:
         """Nothing said yet: zeros, and the picture brought to the states' width."""
-        places = replace(annotations, vectors=self.dropout(torch.relu(self.W(annotations.vectors))))
+        places = replace(annotations, vectors=self.picture_dropout(torch.relu(self.W(annotations.vectors))))
         I_g = places.mean()  # (B, d_h)
         zero = torch.zeros_like(I_g)
         return AdaLSTMState(zero, zero, zero, zero, places, I_g, self.W_I(places.vectors))

@@ -39,18 +39,21 @@ class MHFCSettings(CaptionerSettings):
         embedding: d_w, of E w.
         hidden: d_h, of the LSTM and of I.
         heads: n_h, a divisor of `hidden`.
-        dropout: of word embeddings, of I, and of c + h before the output layer.
+        dropout: of word embeddings, and of c + h before the output layer.
+        picture_dropout: of I.
     """
 
     embedding: int = 512
     hidden: int = 512
     heads: int = 8
     dropout: float = 0.5
+    picture_dropout: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if min(self.embedding, self.hidden, self.heads) < 1 or not 0 <= self.dropout < 1:
-            raise UserError("mh-fc: embedding, hidden and heads are at least 1, and dropout is below 1")
+        dropouts = (self.dropout, self.picture_dropout)
+        if min(self.embedding, self.hidden, self.heads) < 1 or min(dropouts) < 0 or max(dropouts) >= 1:
+            raise UserError("mh-fc: embedding, hidden and heads are at least 1, and dropouts are below 1")
         if self.hidden % self.heads:
             raise UserError(f"mh-fc: hidden is shared out among heads, and {self.heads} does not divide {self.hidden}")
 
@@ -85,11 +88,11 @@ class MHFC(Captioner[MHFCState]):
         self.W_mh = nn.Linear(d_h, d_h)
         self.fc = nn.Linear(d_h, words)
         self.dropout = nn.Dropout(settings.dropout)
-        nn.init.normal_(self.E.weight, std=d_w**-0.5)
+        self.picture_dropout = nn.Dropout(settings.picture_dropout)
 
     def start(self, annotations: Annotations) -> MHFCState:
         """Nothing said yet: zeros, and the picture's keys and values."""
-        places = replace(annotations, vectors=self.dropout(torch.relu(self.W(annotations.vectors))))
+        places = replace(annotations, vectors=self.picture_dropout(torch.relu(self.W(annotations.vectors))))
         I_g = places.mean()  # (B, d_h)
         zero = torch.zeros_like(I_g)
         K, V = self._cut(self.W_k(places.vectors)), self.W_v(places.vectors)
