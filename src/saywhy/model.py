@@ -76,7 +76,7 @@ class Model:
         """Caption many pictures, a batch at a time, in their order.
 
         A picture that cannot be read raises `BrokenPicture`; with `on_broken` it is told of and left out instead.
-        A model of regions finds them in `regions`: a path, or what `data.region_tables.read_regions` read from it.
+        A model of regions finds them in `regions`: a path, or what `data.region_files.read_regions` read from it.
         """
         rules = replace(self.decoding, **decoding)
         given = find_regions(self.regions, regions, f"model {self.name}")

@@ -191,6 +191,8 @@ def test_it_learns_eight_pictures_by_heart(variant, kind):
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimiser.step()
         losses.append(loss.item())
+        if losses[-1] < 0.05 * losses[0]:  # it knows them: more steps prove no more
+            break
     assert losses[-1] < losses[0]
     said = decode(captioner.eval(), annotations, Decoding())
     spoken = tiny.vocabulary(30)

@@ -175,7 +175,7 @@ def test_expected_argmax_and_sampled_attention_say_different_things_and_each_the
 
 
 def test_only_hard_attention_can_attend_otherwise():
-    with pytest.raises(UserError, match="soft-attention cannot attend 'argmax'"):
+    with pytest.raises(UserError, match="'argmax' is not for soft-attention, which knows expected"):
         decode(tiny.opinionated("soft-attention"), tiny.annotations(1), Decoding(attend="argmax"))
     with pytest.raises(UserError, match="sampled"):
         Decoding(attend="sample")

@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 
 import tiny
+from saywhy import encoders
+from saywhy.captioners import build
+from saywhy.captioners.saving import SavedModel
+from saywhy.data.preprocess import Preprocessing
 from saywhy.version import saywhy_version
 
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -38,6 +42,16 @@ def helps() -> str:
     done = subprocess.run([sys.executable, "-c", ALL_HELP], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that starts without timm and torchvision, whose import takes longer than all the rest."""
+    folder = tmp_path_factory.mktemp("models") / "quick"
+    encoder = encoders.build("efficientnet-lite0", weights=None, size=tiny.SIDE)
+    captioner = build("soft-attention", encoder, tiny.WORDS, **tiny.settings("soft-attention"))
+    SavedModel("quick", captioner, tiny.vocabulary(), Preprocessing(tiny.SIDE), {"max_words": 6}).save(folder)
+    return folder
 
 
 @pytest.fixture
@@ -86,15 +100,15 @@ def test_a_mistake_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     assert done.stderr == f"saywhy: {tmp_path / 'gone.jpg'}: no such file or folder; check the spelling\n"
 
 
-def test_ctrl_c_ends_it_quietly(many: Path, model: Path) -> None:
-    process = start(many, model)
+def test_ctrl_c_ends_it_quietly(many: Path, quick: Path) -> None:
+    process = start(many, quick)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (130, "")
 
 
-def test_a_reader_that_has_seen_enough_ends_it_quietly(many: Path, model: Path) -> None:
-    process = start(many, model)
+def test_a_reader_that_has_seen_enough_ends_it_quietly(many: Path, quick: Path) -> None:
+    process = start(many, quick)
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.close()

@@ -9,9 +9,21 @@ import numpy as np
 import pytest
 
 import tiny
+from saywhy import encoders
+from saywhy.captioners import build
 from saywhy.captioners.saving import SavedModel
 from saywhy.data.preprocess import Preprocessing
 from saywhy.data.regions import RegionSettings
+
+FEATURES = """
+name = "f"
+vocabulary = {min_count = 1}
+regions = {kind = "features"}
+encoder = {name = "features"}
+captioner = {embedding = 8, hidden = 8, attention = 8}
+training = {epochs = 1, batch = 2}
+"""
+ONE_AT_LEAST = "a picture needs one region at least"
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +95,7 @@ def test_training_with_features_and_evaluating_the_run(run, data, tmp_path):
     dump.mkdir()
     for number, picture in enumerate(sorted(data.glob("*.png"))):
         np.save(dump / f"{picture.stem}.npy", np.full((2, 5), number, np.float32))
-    recipe.write_text(
-        'name = "f"\n[vocabulary]\nmin_count = 1\n[regions]\nkind = "features"\n[encoder]\nname = "features"\n'
-        "[captioner]\nembedding = 8\nhidden = 8\nattention = 8\n[training]\nepochs = 1\nbatch = 2\n"
-    )
+    recipe.write_text(FEATURES)
     trained = ("train", recipe, "--data", data, "--out", out, "--device", "cpu", "--workers", 0)
     assert "recipe f looks at given regions with their features" in run(*trained).complaint
     done = run(*trained, "--regions", dump)
@@ -94,3 +103,21 @@ def test_training_with_features_and_evaluating_the_run(run, data, tmp_path):
     scored = run("evaluate", "--data", data, "--model", out, "--no-meteor", "--json", "--workers", 0, "--regions", dump)
     assert scored.code == 0, scored.err
     assert not [note for note in json.loads(scored.out)["notes"] if "oracle" in note]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_regions_found_damaged_on_the_way_are_named_in_a_line(run, data, tmp_path, workers):
+    pytest.importorskip("lightning_fabric", reason='training needs pip install "saywhy[train]"')
+    for number, picture in enumerate(sorted(data.glob("*.png"))):
+        np.save(tmp_path / f"{picture.stem}.npy", np.ones((2, 5 if number < 8 else 6), np.float32))
+    np.save(tmp_path / "2.npy", np.ones((0, 5), np.float32))
+    recipe, encoder = tmp_path / "tiny.toml", encoders.build("features:5", None)
+    recipe.write_text(FEATURES)
+    how = ("--data", data, "--device", "cpu", "--workers", workers, "--regions", tmp_path)
+    line = run("train", recipe, "--out", tmp_path / "run", *how).complaint
+    assert line == f"saywhy: {tmp_path / '2.npy'}: no box with an area (left, top, right, bottom); {ONE_AT_LEAST}"
+    captioner = build("soft-attention", encoder, tiny.WORDS, **tiny.settings("soft-attention"))
+    regions = RegionSettings("features", 4)
+    SavedModel("f", captioner, tiny.vocabulary(), Preprocessing(), {}, regions).save(tmp_path / "f")
+    line = run("evaluate", "--model", tmp_path / "f", "--no-meteor", *how).complaint
+    assert line == f"saywhy: {tmp_path}: features of 8.png have 6 numbers a region, not 5"

@@ -15,8 +15,8 @@ from PIL import Image
 
 from saywhy.data.pictures import open_picture, upright_size
 from saywhy.data.preprocess import Preprocessing
+from saywhy.data.region_files import read_regions
 from saywhy.data.region_inputs import GivenRegions, RegionBoxes, RegionVectors, find_regions
-from saywhy.data.region_tables import read_regions
 from saywhy.data.regions import RegionSettings, within
 from saywhy.errors import UserError
 
@@ -24,6 +24,8 @@ BOXES = np.array([[10, 20, 60, 40], [0, 0, 100, 50]], np.float32)  # in pixels o
 SHARES = np.array([[0.1, 0.4, 0.6, 0.8], [0, 0, 1, 1]], np.float32)
 VECTORS = np.arange(6, dtype=np.float32).reshape(2, 3)
 SIZE = {"image_w": 100, "image_h": 50}
+FIVE_NUMBERS = b"""{"image": "a", "width": 9, "height": 9, "phrases": [{"boxes":
+    [[0, 0, 1, 1, 2], [0, 0, 1, 1, 3], [0, 0, 1, 1, 4], [0, 0, 1, 1, 5]]}]}""".replace(b"\n", b"")
 
 
 def refusal(call, *arguments) -> str:
@@ -130,6 +132,27 @@ def test_a_folder_names_what_is_missing(tmp_path):
     assert "no regions for b.jpg" in refusal(table.find, "b.jpg")
 
 
+def test_boxes_without_an_area_are_left_out_with_their_vectors(tmp_path):
+    np.savez(tmp_path / "dog.npz", features=np.vstack([VECTORS, VECTORS + 9]), boxes=np.vstack([0 * SHARES, SHARES]))
+    found = read_regions(tmp_path).find("dog.jpg")
+    np.testing.assert_array_equal(found.vectors, VECTORS + 9)
+    given = GivenRegions(RegionSettings("features", most=1), read_regions(tmp_path))
+    np.testing.assert_allclose(given.boxes("dog.jpg"), SHARES[:1])  # or there would be nowhere to look
+
+
+def test_two_pictures_are_not_given_the_regions_of_one(tmp_path):
+    np.save(tmp_path / "1.npy", VECTORS)
+    table = read_regions(tmp_path)
+    assert "a/1.jpg and b/001.jpg would both have the regions of 1.npy" in refusal(
+        table.require, ["a/1.jpg", "b/001.jpg"]
+    )
+
+
+def test_digits_at_the_end_of_a_word_are_no_number(tmp_path):
+    (tmp_path / "dump.tsv").write_text(tsv_line("70"))
+    assert "no regions for 1 of 1" in refusal(read_regions(tmp_path / "dump.tsv").require, ["1001_577c3a7d70.jpg"])
+
+
 @pytest.mark.parametrize("name", ["COCO_val2014_000000000123.jpg", "123.png", "deep/000123.jpg"])
 def test_a_line_of_a_tsv_is_found_by_the_number_a_name_ends_with(tmp_path, name):
     large = tsv_line("7", np.tile(BOXES, (60, 1)), np.ones((120, 600)))  # more than csv reads in one field
@@ -139,7 +162,7 @@ def test_a_line_of_a_tsv_is_found_by_the_number_a_name_ends_with(tmp_path, name)
     np.testing.assert_array_equal(table.find(name).vectors, VECTORS)
     assert table.find("7.jpg").vectors.shape == (120, 600)
     assert table.find(name, vectors=False).vectors is None
-    assert "8.jpg" not in table
+    assert table.entry("8.jpg") is None
 
 
 @pytest.mark.parametrize("image_id", ["a1b.jpg", "a1b"])
@@ -157,6 +180,7 @@ def test_a_line_of_a_tsv_is_found_by_the_name_or_stem(tmp_path, image_id):
         (tsv_line("1")[:-3], "not a line of"),
         (tsv_line("1", VECTORS[:, :2] * np.nan), "not a line of"),
         (tsv_line("1", np.full((2, 4), np.nan)), "n × 4 finite"),
+        (tsv_line("1", BOXES[:0], VECTORS[:0]), "image_id 1: "),
     ],
 )
 def test_a_damaged_line_of_a_tsv_is_named(tmp_path, text, said):
@@ -188,6 +212,9 @@ def test_drawn_boxes_come_once_the_largest_first_after_the_whole_picture(tmp_pat
         (b'{"image": 5, "width": 1, "height": 1, "phrases": []}', "line 1: not a JSON object"),
         (b'{"image": "a", "width": 1, "height": 1, "phrases": [{"boxes": [[1, 2]]}]}', "line 1: not a JSON object"),
         (b'{"image": "a", "width": 0, "height": 0, "phrases": []}', "line 1: not a JSON object"),
+        (b'{"image": "a", "width": 1, "height": 1, "phrases": [3]}', "line 1: not a JSON object"),
+        (b'{"image": "a", "width": 1, "height": 1, "phrases": [{"boxes": [[0, 0, 1, NaN]]}]}', "left, top, right"),
+        (FIVE_NUMBERS, "left, top, right"),
         (gzip.compress(b"{}" * 99, mtime=0)[:18], "damaged or cut short"),
         (b"\x1f\x8b and no gzip", "damaged or cut short"),
         (b'{"image": "\xff"}', "damaged or cut short"),
@@ -272,6 +299,12 @@ def test_boxes_alone_are_no_features(tmp_path):
     path = drawn(tmp_path / "boxes.jsonl", row("a.png"))
     given = GivenRegions(RegionSettings("features"), read_regions(path))
     assert "boxes without features" in refusal(RegionVectors, given, ["a.png"])
+
+
+def test_features_alone_are_no_boxes(tmp_path):
+    np.save(tmp_path / "a.npy", VECTORS)
+    given = GivenRegions(RegionSettings("boxes"), read_regions(tmp_path))
+    assert "features without boxes" in refusal(given.boxes, "a.png")
 
 
 def test_regions_are_found_beside_the_data_or_asked_for(tmp_path):

@@ -141,8 +141,10 @@ def test_seconds_on_a_shared_gpu_are_marked_and_explained(made):
 
 def test_oracle_regions_stand_last_and_are_called_what_they_are(made):
     assert "Oracle" not in made(result())
-    text = section(made(result(name="mh-fc-regions", cider=90.0), result()), "Captioners")
-    assert [*rows(text)] == ["model", "soft", "mh-fc-regions ‡"]
+    drawn = result(name="mh-fc", cider=90.0, regions={"kind": "boxes", "oracle": True})
+    detected = result(name="mh-fc-regions", cider=80.0, regions={"kind": "features", "oracle": False})
+    text = section(made(drawn, result(), detected), "Captioners")
+    assert [*rows(text)] == ["model", "mh-fc-regions", "soft", "mh-fc ‡"]
     assert "no score on unseen pictures" in text
 
 

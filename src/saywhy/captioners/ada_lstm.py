@@ -53,7 +53,7 @@ class AdaLSTMSettings(CaptionerSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         dropouts = (self.dropout, self.picture_dropout)
-        if min(self.embedding, self.hidden, self.attention) < 1 or min(dropouts) < 0 or max(dropouts) >= 1:
+        if min(self.embedding, self.hidden, self.attention) < 1 or not all(0 <= each < 1 for each in dropouts):
             raise UserError("ada-lstm: embedding, hidden and attention are at least 1, and dropouts are below 1")
 
 

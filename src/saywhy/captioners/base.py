@@ -184,11 +184,16 @@ class Captioner(nn.Module, ABC, Generic[S]):
             glances.append(step.glance)
         return torch.stack(logits, dim=1), Glance.of_words(glances)
 
+    @classmethod
+    def refuse_to_attend(cls, how: str) -> None:
+        """Raise a `UserError` where this is no way it can attend."""
+        if how not in cls.attends:
+            raise UserError(f"attend = {how!r} is not for {cls.name}, which knows {', '.join(cls.attends)}")
+
     @contextmanager
     def attending(self, how: str) -> Iterator[None]:
         """Attend in another way for a while."""
-        if how not in self.attends:
-            raise UserError(f"a {self.name} cannot attend {how!r}: it can {', '.join(self.attends)}")
+        self.refuse_to_attend(how)
         before, self.attend = self.attend, how
         try:
             yield

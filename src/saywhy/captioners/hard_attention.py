@@ -23,6 +23,7 @@ is as unbiased and varies less.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Self
 
@@ -66,8 +67,9 @@ class HardAttentionSettings(SoftAttentionSettings):
             value = getattr(self, name)
             if value not in known:
                 raise UserError(f"hard-attention: unknown {name} {value!r}: {closest(value, known)}")
-        if not 0 <= self.expected <= 1 or min(self.reward_weight, self.entropy_weight) < 0:
-            raise UserError("hard-attention: expected is a chance, and the weights are not negative")
+        weights = (self.reward_weight, self.entropy_weight)
+        if not 0 <= self.expected <= 1 or not all(0 <= weight < math.inf for weight in weights):
+            raise UserError("hard-attention: expected is a chance, and the weights are finite and not negative")
 
     @classmethod
     def of_code(cls, **settings: object) -> Self:

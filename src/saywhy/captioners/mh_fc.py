@@ -52,7 +52,7 @@ class MHFCSettings(CaptionerSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         dropouts = (self.dropout, self.picture_dropout)
-        if min(self.embedding, self.hidden, self.heads) < 1 or min(dropouts) < 0 or max(dropouts) >= 1:
+        if min(self.embedding, self.hidden, self.heads) < 1 or not all(0 <= each < 1 for each in dropouts):
             raise UserError("mh-fc: embedding, hidden and heads are at least 1, and dropouts are below 1")
         if self.hidden % self.heads:
             raise UserError(f"mh-fc: hidden is shared out among heads, and {self.heads} does not divide {self.hidden}")

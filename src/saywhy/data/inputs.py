@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from PIL import Image
+from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from saywhy.data.cache import ArrayCache, content_key
 from saywhy.data.pictures import open_picture
-from saywhy.errors import BrokenPicture
+from saywhy.errors import BrokenPicture, UserError
 
 
 class PictureFiles:
@@ -103,11 +104,39 @@ class Chunks(TorchDataset):
         return list(pictures), *self.inputs.rows(pictures)
 
 
-def in_order(inputs: SizedInputs, batch: int, workers: int) -> DataLoader:
+class _MistakesAsValues(TorchDataset):
+    """A data set that hands over a user's mistake: raised in a worker, it would come back wrapped in a traceback."""
+
+    def __init__(self, data: TorchDataset) -> None:
+        self.data = data
+
+    def __getitem__(self, key: Any) -> Any:
+        try:
+            return self.data[key]
+        except UserError as error:
+            return error
+
+
+def read_ahead(data: TorchDataset, order: Sequence[Any], workers: int, pin_memory: bool = False) -> Iterator[Any]:
+    """What the data set has for each key of `order`, read by worker processes."""
+    loader = DataLoader(
+        _MistakesAsValues(data),
+        sampler=order,  # type: ignore[arg-type]  # any iterable of what the data set is indexed by
+        batch_size=None,
+        num_workers=min(workers, len(order)),
+        pin_memory=pin_memory,
+    )
+    for item in loader:
+        if isinstance(item, UserError):
+            raise item
+        yield item
+
+
+def in_order(inputs: SizedInputs, batch: int, workers: int) -> Iterator[tuple[list[int], Tensor, list[str]]]:
     """All pictures in their order, read ahead: (numbers, rows, faults) a batch."""
     count = len(inputs)
     chunks = [list(range(start, min(start + batch, count))) for start in range(0, count, batch)]
-    return DataLoader(Chunks(inputs), sampler=chunks, batch_size=None, num_workers=min(workers, len(chunks)))  # type: ignore[arg-type]
+    return read_ahead(Chunks(inputs), chunks, workers)
 
 
 def default_workers() -> int:

@@ -1,4 +1,11 @@
-"""The three forms of regions on disk; `region_tables.read_regions` tells them apart."""
+"""The forms of regions on disk, which `read_regions` tells apart.
+
+    folder of .npz, .npy    one file a picture: features, and boxes where there are any
+    .tsv                    image_id, image_w, image_h, num_boxes, boxes, features; the last two are base64 of float32
+    boxes.jsonl[.gz]        boxes of the phrases of Flickr30k Entities
+
+Nothing is unpickled.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +22,30 @@ from typing import Any, ClassVar
 import numpy as np
 
 from saywhy.data.region_tables import RegionTable, as_regions, names_of
-from saywhy.data.regions import Regions, led_by_the_whole
+from saywhy.data.regions import Regions, has_area, led_by_the_whole
 from saywhy.errors import UserError
+
+BESIDE = "boxes.jsonl.gz"
+RECOGNISED = "a folder of .npz or .npy files, a bottom-up TSV of six columns, or boxes.jsonl[.gz]"
+
+
+def read_regions(path: str | Path) -> RegionTable:
+    """The regions in a file or folder; what it is is told by its contents."""
+    path = Path(path)
+    if path.is_dir():
+        return FeatureFolder(path)
+    try:
+        with path.open("rb") as file:
+            beginning = file.read(2)
+            file.seek(0)
+            columns = 0 if beginning in (b"PK", b"\x93N") else file.readline().count(b"\t") + 1
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); check its name and permissions") from None
+    if beginning == b"\x1f\x8b" or beginning[:1] == b"{":
+        return DrawnBoxes(path)
+    if columns == len(BottomUpTsv.COLUMNS):
+        return BottomUpTsv(path)
+    raise UserError(f"{path}: no regions that are known; give {RECOGNISED}")
 
 
 class FeatureFolder(RegionTable):
@@ -32,21 +61,20 @@ class FeatureFolder(RegionTable):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         try:
-            self.files = {name: None for name in sorted(os.listdir(path)) if name.endswith(self.SUFFIXES)}
+            self.files = frozenset(name for name in os.listdir(path) if name.endswith(self.SUFFIXES))
         except OSError as error:
             raise UserError(f"{path}: cannot be read ({error.strerror}); check its permissions") from None
         if not self.files:
             raise UserError(f"{path}: no .npz or .npy file in this folder of regions")
 
-    def __contains__(self, name: object) -> bool:
-        return self._file(str(name)) is not None
+    def entry(self, name: str) -> str | None:
+        """A picture's file."""
+        every = (f"{each}{suffix}" for each in names_of(name) for suffix in self.SUFFIXES)
+        return next((file for file in every if file in self.files), None)
 
     def find(self, name: str, vectors: bool = True) -> Regions:
         """Read a picture's file."""
-        file = self._file(name)
-        if file is None:
-            raise UserError(f"{self.path}: no regions for {name}")
-        path = self.path / file
+        path = self.path / self._entry(name)
         try:
             held = np.load(path, allow_pickle=False)
             if isinstance(held, np.ndarray):
@@ -68,10 +96,6 @@ class FeatureFolder(RegionTable):
         """As of a file; of all files together."""
         total = sum((self.path / name).stat().st_size for name in self.files)
         return {"name": self.path.name, "files": len(self.files), "bytes": total, "oracle": self.oracle}
-
-    def _file(self, picture: str) -> str | None:
-        every = (f"{name}{suffix}" for name in names_of(picture) for suffix in self.SUFFIXES)
-        return next((name for name in every if name in self.files), None)
 
     @staticmethod
     def _of_archive(where: str, held: Mapping[str, np.ndarray], vectors: bool) -> Regions:
@@ -108,14 +132,13 @@ class BottomUpTsv(RegionTable):
                     self.lines.setdefault(self._id(line, number), begin)
                 begin += len(line)
 
-    def __contains__(self, name: object) -> bool:
-        return any(each in self.lines for each in names_of(str(name)))
+    def entry(self, name: str) -> str | None:
+        """A picture's `image_id`."""
+        return next((each for each in names_of(name) if each in self.lines), None)
 
     def find(self, name: str, vectors: bool = True) -> Regions:
         """Read a picture's line."""
-        known = next((each for each in names_of(name) if each in self.lines), None)
-        if known is None:
-            raise UserError(f"{self.path}: no regions for {name}")
+        known = self._entry(name)
         with self.path.open("rb") as file:  # opened anew, as several processes may read
             file.seek(self.lines[known])
             columns = file.readline().rstrip(b"\r\n").split(b"\t")
@@ -161,22 +184,20 @@ class DrawnBoxes(RegionTable):
             try:
                 row = json.loads(line)
                 name, boxes = PurePosixPath(row["image"]), _drawn(row)
-            except (ValueError, KeyError, TypeError, IndexError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
                 wanted = '"image", "width", "height" and "phrases" with "boxes"'
                 detail = " ".join(f"{type(error).__name__}: {error}".split())
                 raise UserError(f"{path}, line {number}: not a JSON object with {wanted} ({detail})") from None
             self.boxes[str(name)] = boxes
             self.boxes.setdefault(name.name, boxes)
 
-    def __contains__(self, name: object) -> bool:
-        return any(each in self.boxes for each in names_of(str(name)))
+    def entry(self, name: str) -> str | None:
+        """A picture's `image`, or the end of it."""
+        return next((each for each in names_of(name) if each in self.boxes), None)
 
     def find(self, name: str, vectors: bool = True) -> Regions:
         """The boxes of a picture; there are no vectors."""
-        boxes = next((self.boxes[each] for each in names_of(name) if each in self.boxes), None)
-        if boxes is None:
-            raise UserError(f"{self.path}: no regions for {name}")
-        return Regions(boxes)
+        return Regions(self.boxes[self._entry(name)])
 
     def _lines(self) -> Iterator[str]:
         try:
@@ -195,9 +216,11 @@ def _drawn(row: dict[str, Any]) -> np.ndarray:
     width, height = float(row["width"]), float(row["height"])
     if not min(width, height) > 0:
         raise ValueError(f"{width:g} × {height:g} pixels")
-    distinct = sorted({tuple(map(float, box)) for phrase in row["phrases"] for box in phrase.get("boxes", ())})
-    boxes = np.array(distinct, np.float32).reshape(-1, 4) / np.array([width, height] * 2, np.float32)
+    every = [tuple(map(float, box)) for phrase in row["phrases"] for box in phrase.get("boxes", ())]
+    if not all(len(box) == 4 and np.isfinite(box).all() for box in every):
+        raise ValueError("a box is left, top, right and bottom")
+    boxes = np.array(sorted(set(every)), np.float32).reshape(-1, 4) / np.array([width, height] * 2, np.float32)
     boxes = boxes.clip(0, 1)
     sides = boxes[:, 2:] - boxes[:, :2]
     boxes = boxes[np.argsort(-sides.prod(axis=1), kind="stable")]
-    return led_by_the_whole(boxes[(boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])])
+    return led_by_the_whole(boxes[has_area(boxes)])

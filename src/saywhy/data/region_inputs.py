@@ -12,8 +12,9 @@ import torch
 
 from saywhy.data.pictures import upright_size
 from saywhy.data.preprocess import Preprocessing
-from saywhy.data.region_tables import BESIDE, RegionTable, read_regions
-from saywhy.data.regions import WHOLE, RegionSettings, led_by_the_whole, padded, within
+from saywhy.data.region_files import BESIDE, read_regions
+from saywhy.data.region_tables import RegionTable
+from saywhy.data.regions import WHOLE, RegionSettings, has_area, led_by_the_whole, padded, within
 from saywhy.errors import BrokenPicture, UserError
 
 Where = str | Path | RegionTable | None
@@ -41,14 +42,16 @@ class GivenRegions:
 
         `size` is the picture's width and height, of which "crop" needs to know the shape.
         """
-        boxes, most = self.table.find(name, vectors=False).boxes, self.settings.most
+        found, most = self.table.find(name, vectors=False).boxes, self.settings.most
         if self.are_features:
-            return padded(boxes, most)
-        boxes = led_by_the_whole(boxes)
+            return padded(found, most)
+        boxes = led_by_the_whole(found)
+        if len(boxes) == 1 < len(found):
+            raise UserError(f'{self.table.path}: features without boxes, which regions.kind = "boxes" needs')
         if frame is not None and frame.fit == "crop" and size is not None:
             part = torch.tensor(frame.region(*size)) / torch.tensor([*size, *size])
             boxes = within(torch.from_numpy(boxes), part.float()).numpy()
-            boxes = boxes[boxes[:, 2] > boxes[:, 0]]  # those outside make room for others
+            boxes = boxes[has_area(boxes)]  # those outside make room for others
         return padded(boxes, most)
 
     def vectors(self, name: str, width: int | None = None) -> np.ndarray:
@@ -58,7 +61,7 @@ class GivenRegions:
             raise UserError(f'{self.table.path}: boxes without features, which regions.kind = "features" needs')
         if width is not None and found.shape[1] != width:
             raise UserError(
-                f"{self.table.path}: features of {name} have {found.shape[1]} numbers a region, not {width} as others"
+                f"{self.table.path}: features of {name} have {found.shape[1]} numbers a region, not {width}"
             )
         return padded(found, self.settings.most)
 

@@ -1,11 +1,7 @@
-"""Where regions are read from: a folder of NumPy files, a bottom-up TSV, or boxes that people drew.
+"""What every form of regions on disk has in common (`region_files` has the forms): a table by names of pictures.
 
-    folder of .npz, .npy    one file a picture: features, and boxes where there are any
-    .tsv                    image_id, image_w, image_h, num_boxes, boxes, features; the last two are base64 of float32
-    boxes.jsonl[.gz]        boxes of the phrases of Flickr30k Entities
-
-Nothing is unpickled. Boxes that people drew for a picture's own captions are *oracle regions*: what is said over
-them has seen what is worth saying, so its scores are no captioner's scores on unseen pictures.
+Boxes that people drew for a picture's own captions are *oracle regions*: what is said over them has seen what is
+worth saying, so its scores are no captioner's scores on unseen pictures.
 """
 
 from __future__ import annotations
@@ -18,11 +14,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from saywhy.data.regions import WHOLE, Regions
+from saywhy.data.regions import WHOLE, Regions, has_area
 from saywhy.errors import UserError
 
-BESIDE = "boxes.jsonl.gz"
-RECOGNISED = "a folder of .npz or .npy files, a bottom-up TSV of six columns, or boxes.jsonl[.gz]"
 ROUNDING = 0.01  # shares that were computed may end a little above 1
 
 
@@ -40,20 +34,30 @@ class RegionTable(ABC):
         self.path = path
 
     @abstractmethod
-    def __contains__(self, name: object) -> bool:
-        """Say whether a picture of this name has regions."""
+    def entry(self, name: str) -> str | None:
+        """What the table calls a picture of this name; None where it has no regions for it."""
 
     @abstractmethod
     def find(self, name: str, vectors: bool = True) -> Regions:
         """The regions of a picture; without `vectors` those are not read."""
 
     def require(self, names: Iterable[str]) -> None:
-        """Raise a `UserError` if a picture has none."""
-        names = list(names)
-        if missing := [name for name in names if name not in self]:
+        """Raise a `UserError` if a picture has none, or two would have the same."""
+        entries = {name: self.entry(name) for name in names}
+        if missing := [name for name, entry in entries.items() if entry is None]:
             raise UserError(
-                f"{self.path}: no regions for {len(missing)} of {len(names)} pictures, such as {missing[0]}"
+                f"{self.path}: no regions for {len(missing)} of {len(entries)} pictures, such as {missing[0]}"
             )
+        owners: dict[str | None, str] = {}
+        for name, entry in entries.items():
+            if (other := owners.setdefault(entry, name)) != name:
+                raise UserError(f"{self.path}: {other} and {name} would both have the regions of {entry}")
+
+    def _entry(self, name: str) -> str:
+        entry = self.entry(name)
+        if entry is None:
+            raise UserError(f"{self.path}: no regions for {name}")
+        return entry
 
     def identity(self) -> dict[str, Any]:
         """What tells this table from another, cheaply: its name and how large it is."""
@@ -61,10 +65,12 @@ class RegionTable(ABC):
 
 
 def names_of(picture: str) -> Iterator[str]:
-    """The names a picture may go by, the most exact first.
+    """The names a picture may go by, the most exact first; digits that end a word are no number.
 
     >>> list(names_of("val2014/COCO_val2014_000000123.jpg"))
     ['val2014/COCO_val2014_000000123.jpg', 'COCO_val2014_000000123.jpg', 'COCO_val2014_000000123', '123']
+    >>> list(names_of("1001773457_577c3a7d70.jpg"))
+    ['1001773457_577c3a7d70.jpg', '1001773457_577c3a7d70']
     """
     name = PurePosixPath(picture.replace("\\", "/"))
     yield picture
@@ -72,29 +78,8 @@ def names_of(picture: str) -> Iterator[str]:
         yield name.name
     if name.stem != name.name:
         yield name.stem
-    if number := re.search(r"\d+$", name.stem):
+    if number := re.search(r"(?<![A-Za-z0-9])\d+$", name.stem):
         yield str(int(number[0]))
-
-
-def read_regions(path: str | Path) -> RegionTable:
-    """The regions in a file or folder; what it is is told by its contents."""
-    from saywhy.data.region_files import BottomUpTsv, DrawnBoxes, FeatureFolder
-
-    path = Path(path)
-    if path.is_dir():
-        return FeatureFolder(path)
-    try:
-        with path.open("rb") as file:
-            beginning = file.read(2)
-            file.seek(0)
-            columns = 0 if beginning in (b"PK", b"\x93N") else file.readline().count(b"\t") + 1
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); check its name and permissions") from None
-    if beginning == b"\x1f\x8b" or beginning[:1] == b"{":
-        return DrawnBoxes(path)
-    if columns == len(BottomUpTsv.COLUMNS):
-        return BottomUpTsv(path)
-    raise UserError(f"{path}: no regions that are known; give {RECOGNISED}")
 
 
 def as_regions(
@@ -121,9 +106,10 @@ def as_regions(
         assert vectors is not None
         boxes = np.tile(np.array(WHOLE, np.float32), (len(vectors), 1))
     boxes = _shares(where, boxes.astype(np.float32), size)
-    if not ((boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])).any():
+    there = has_area(boxes)
+    if not there.any():
         raise UserError(f"{where}: no box with an area (left, top, right, bottom); a picture needs one region at least")
-    return Regions(boxes, None if vectors is None else vectors.astype(np.float32))
+    return Regions(boxes[there], None if vectors is None else vectors[there].astype(np.float32))
 
 
 def _refuse_misfits(where: str, boxes: np.ndarray | None, vectors: np.ndarray | None) -> None:

@@ -10,6 +10,7 @@ Boxes are left, top, right, bottom as shares, 0–1, of a width and a height. A 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ KINDS = ("boxes", "features")
 WHOLE = (0.0, 0.0, 1.0, 1.0)
 LEAST_LEFT = 0.1  # of a box's area: a smaller rest shows hardly what the box was drawn for
 THINNEST = 1e-3  # of a side: what rounding may leave of a box that is outside
+Array = TypeVar("Array", np.ndarray, Tensor)
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,11 @@ class Regions:
 
     boxes: np.ndarray
     vectors: np.ndarray | None = None
+
+
+def has_area(boxes: Array) -> Array:
+    """Which of the boxes (…, 4) are any: (…)."""
+    return (boxes[..., 2] > boxes[..., 0]) & (boxes[..., 3] > boxes[..., 1])
 
 
 def led_by_the_whole(boxes: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from saywhy.data.regions import has_area
 from saywhy.data.vocabulary import Vocabulary
 from saywhy.decoding.hypothesis import Hypothesis
 from saywhy.encoders.annotations import Annotations
@@ -58,7 +59,7 @@ class Caption:
         logprobs, alpha, boxes = hypothesis.logprobs[: len(words)], hypothesis.alpha, None
         if annotations.boxes is not None:
             boxes = annotations.boxes[row].float().cpu().numpy()
-            there = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
+            there = has_area(boxes)
             alpha, boxes = alpha[..., there], boxes[there]
         return cls(words, logprobs, hypothesis.score, alpha, hypothesis.beta, annotations.grid, boxes, **about)
 

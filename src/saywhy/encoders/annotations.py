@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from saywhy.data.regions import has_area
+
 
 @dataclass(frozen=True)
 class Annotations:
@@ -62,11 +64,6 @@ class Annotations:
         first = torch.arange(mask.shape[1], device=mask.device) == 0  # (L)
         vectors = torch.where(here[..., None], instead.to(self.vectors), self.vectors)
         return replace(self, vectors=vectors, mask=torch.where(here, first, mask))
-
-
-def has_area(boxes: Tensor) -> Tensor:
-    """Which of the boxes (…, 4) are any: (…)."""
-    return (boxes[..., 2] > boxes[..., 0]) & (boxes[..., 3] > boxes[..., 1])
 
 
 def take_rows(values: Tensor, rows: Tensor) -> Tensor:

@@ -53,7 +53,7 @@ def caption_split(
         if whole:
             with torch.inference_mode():
                 # of one size: a new one costs a GPU seconds
-                pixels = _filled_up(torch.as_tensor(rows)[whole], min(batch, len(pictures)))
+                pixels = _filled_up(rows[whole], min(batch, len(pictures)))
                 where = None
                 if boxes:
                     there = torch.from_numpy(boxes.rows([numbers[row] for row in whole]))

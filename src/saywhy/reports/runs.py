@@ -48,7 +48,7 @@ class Model:
     @property
     def oracle(self) -> bool:
         """Whether it was shown regions that people drew."""
-        return "regions" in self.recipe_name
+        return any((run.get("regions") or {}).get("oracle") for run in self.runs)
 
     @property
     def cider(self) -> float:

@@ -91,6 +91,6 @@ def _encode_missing(
         faults.update({missing[n]: line for n, line in zip(numbers, lines, strict=True) if line})
         whole = [row for row, line in enumerate(lines) if not line]
         with torch.inference_mode(), fabric.autocast():
-            vectors = encoder(torch.as_tensor(rows)[whole].to(fabric.device)).vectors
+            vectors = encoder(rows[whole].to(fabric.device)).vectors
         cache.put([keys[missing[numbers[row]]] for row in whole], vectors.half().cpu().numpy())
         watch({"kind": "encode", "done": numbers[-1] + 1, "total": len(missing)})

@@ -174,6 +174,7 @@ class Recipe:
         settings = _build(captioners[self.captioner.name].Settings, self.captioner.settings, "captioner.")
         if settings.no_picture == "learned" and not self.training.drop_picture:
             raise UserError('captioner.no_picture = "learned" is learned by training.drop_picture above 0')
+        captioners[self.captioner.name].refuse_to_attend(self.decoding.attend)
         self._refuse_odd_regions()
 
     def _refuse_odd_regions(self) -> None:

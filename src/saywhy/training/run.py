@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import DataLoader
 
 from saywhy.captioners import Captioner
 from saywhy.captioners.saving import WEIGHTS, SavedModel, save_weights
-from saywhy.data.batches import Batch, Batches, Pair, share
+from saywhy.data.batches import Batch, Batches, share
 from saywhy.data.cache import content_key
 from saywhy.data.datasets import Dataset, digest
-from saywhy.data.inputs import default_workers
+from saywhy.data.inputs import default_workers, read_ahead
 from saywhy.data.region_inputs import GivenRegions, RegionVectors, Where, find_regions
 from saywhy.data.tokenise import tokenise
 from saywhy.data.vocabulary import PAD
@@ -133,6 +132,7 @@ class Run:
         self._set_up([load_teacher(folder, recipe, self.vocabulary, fabric.device) for folder in teachers])
         self.teachers = {Path(folder).name: content_key(Path(folder) / WEIGHTS) for folder in teachers}
         self.data_digest = digest(self.learning, self.dev)
+        self.regions_identity = regions.table.identity() if regions else None
         self.progress = Progress()
         self.broken: set[str] = set()
 
@@ -179,9 +179,10 @@ class Run:
 
     def _origin(self) -> dict[str, Any]:
         """What a resumed run must share with the one that began, as JSON gives it back."""
-        same = {"data": self.data_digest, "encoder weights": self.encoder_digest, "teachers": self.teachers}
+        same: dict[str, Any] = {"data": self.data_digest, "encoder weights": self.encoder_digest}
+        same["teachers"] = self.teachers
         if self.regions:
-            same["the regions' file"] = self.regions.table.identity()
+            same["the regions' file"] = self.regions_identity
         told = {key: value for key, value in asdict(self.recipe).items() if key != "regions" or value}
         return json.loads(json.dumps({**told, **same}))  # without regions as it was before there were any
 
@@ -217,7 +218,8 @@ class Run:
         order = self.batches.order(how.batches, how.batch, self.recipe.seed, progress.epoch)
         steps = -(-len(order) // how.accumulate) * how.epochs
         left = order[progress.batch :]
-        loader = iter(self._loader(share(left, fabric.global_rank, fabric.world_size)))
+        mine = share(left, fabric.global_rank, fabric.world_size)
+        loader = read_ahead(self.batches, mine, self.workers, pin_memory=fabric.device.type == "cuda")
         self.objective.train()
         began, pictures = time.monotonic(), 0
         for start in range(0, len(left), how.accumulate):
@@ -246,15 +248,6 @@ class Run:
         }
         log.write(self.progress.step, **event)
         self.watch({"kind": "step", "step": self.progress.step, "steps": steps, **event})
-
-    def _loader(self, order: list[list[Pair]]) -> DataLoader:
-        return DataLoader(
-            self.batches,
-            sampler=order,  # type: ignore[arg-type]  # any iterable of what `Batches` is indexed by
-            batch_size=None,
-            num_workers=min(self.workers, len(order)),
-            pin_memory=self.fabric.device.type == "cuda",
-        )
 
     def _step(self, group: list[Batch], steps: int) -> torch.Tensor:
         """One optimiser step over some batches; gives the sums of the loss over all processes."""
@@ -340,7 +333,7 @@ class Run:
             "recipe": asdict(self.recipe),
             "teachers": self.teachers,
             "data": {"name": self.learning.name, "train": len(self.learning), "dev": len(self.dev)},
-            "regions": self.regions.table.identity() if self.regions else None,
+            "regions": self.regions_identity,
             "vocabulary": len(self.vocabulary),
             "parameters": sum(p.numel() for p in self.captioner.parameters()),
             "progress": asdict(self.progress),
