@@ -136,7 +136,7 @@ def test_seconds_on_a_shared_gpu_are_marked_and_explained(made):
     text = section(made(alone, shared), "Captioners")
     assert rows(text)["crowded"][12] == "120 †"
     assert rows(text)["soft"][12] == "120"
-    assert "† Wall time with other runs on the same GPU." in text
+    assert "† Measured with other runs on the same GPU." in text
 
 
 def test_oracle_regions_stand_last_and_are_called_what_they_are(made):

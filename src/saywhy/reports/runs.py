@@ -88,11 +88,14 @@ def models(results: Sequence[Result]) -> list[Model]:
     found: dict[tuple[str, str], list[Result]] = defaultdict(list)
     for result in results:
         found[result["model"], result.get("decoding", "")].append(result)
-    names = [name for name, _ in found]
-    made = [
-        Model(name if names.count(name) == 1 else f"{name} ({decoding})", tuple(runs))
-        for (name, decoding), runs in found.items()
-    ]
+    ways: dict[str, list[set[str]]] = defaultdict(list)
+    for name, decoding in found:
+        ways[name].append(set(decoding.split(",")))
+    made = []
+    for (name, decoding), runs in found.items():
+        shared = set.intersection(*ways[name])
+        own = ",".join(part for part in decoding.split(",") if part not in shared)
+        made.append(Model(f"{name} ({own})" if own else name, tuple(runs)))
     return sorted(made, key=lambda model: (model.oracle, -model.cider, model.name))
 
 

@@ -14,7 +14,7 @@ BLEU = ("B1", "B2", "B3", "B4")
 NO_PENALTY = ("B1′", "B2′", "B3′", "B4′")
 OTHERS = ("METEOR", "ROUGE-L", "CIDEr")
 COST = ("par. M", "train s", "GPU", "cap/s")
-SHARED = "† Wall time with other runs on the same GPU.\n"
+SHARED = "† Measured with other runs on the same GPU.\n"
 ORACLE = "‡ Oracle regions: boxes that people drew for these captions. Such a row is no score on unseen pictures.\n"
 UNAVAILABLE = "weights not available here"
 
@@ -59,12 +59,13 @@ def _cost(model: Model) -> list[str]:
     shared = " †" if any(run.get("shared_gpu") for run in training) else ""
     devices = sorted({_short(run["device"]) for run in training if "device" in run})
     speed = _mean(model.runs, lambda run: run["captions_per_second"])
+    crowded = " †" if any(run.get("shared_gpu") for run in model.runs) else ""
     spoken_on = "/".join(sorted({_short(run["device"]) for run in model.runs if "device" in run}))
     return [
         number(parameters),
         number(seconds, 0) + (shared if seconds is not None else ""),
         "/".join(devices) or MISSING,
-        f"{speed:.{1 if speed < 100 else 0}f} {spoken_on}".strip() if speed is not None else MISSING,
+        f"{speed:.{1 if speed < 100 else 0}f} {spoken_on}".strip() + crowded if speed is not None else MISSING,
     ]
 
 
@@ -94,7 +95,7 @@ def _encoder(model: Model) -> tuple[str, str, object]:
 
 
 def _notes(found: Sequence[Model]) -> list[str]:
-    shared = any(run.get("shared_gpu") for model in found for run in model.training)
+    shared = any(run.get("shared_gpu") for model in found for run in (*model.training, *model.runs))
     notes = [SHARED] * shared + [ORACLE] * any(model.oracle for model in found)
     threads = sorted(
         {
