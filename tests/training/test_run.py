@@ -153,6 +153,57 @@ def test_two_processes_have_the_loss_curve_of_one_and_name_the_same_broken_pictu
     assert shared["broken"] == alone["broken"]
 
 
+@pytest.mark.parametrize("name", ["hard-attention", "coca"])
+def test_what_draws_or_has_a_loss_of_its_own_goes_on_after_a_stop_as_if_there_was_none(name, colours, tmp_path):
+    table = tomllib.loads(RECIPE)
+    sizes = {"width": 16, "heads": 2} if name == "coca" else {"hidden": 16, "embedding": 16, "attention": 16}
+    table["captioner"] = {"name": name, **sizes}
+    table["training"] |= {"drop_picture": 0.3}
+
+    def stop(event: dict) -> None:
+        if event["kind"] == "step" and event["step"] == 5:
+            raise KeyboardInterrupt
+
+    how = {"device": "cpu", "workers": 0}
+    train(from_table(table), read(colours), tmp_path / "alone", **how)
+    with pytest.raises(KeyboardInterrupt):
+        train(from_table(table), read(colours), tmp_path / "stopped", watch=stop, **how)
+    train(from_table(table), read(colours), tmp_path / "stopped", resume=True, **how)
+    assert same_weights(tmp_path / "alone", tmp_path / "stopped", "model.safetensors")
+    assert same_weights(tmp_path / "alone", tmp_path / "stopped", "checkpoint.safetensors")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hard-attention", "ada-lstm", "mh-fc", "coca"])
+def test_every_captioner_trains_in_two_processes_and_also_without_pictures(name, colours, recipe, tmp_path):
+    folder = shutil.copytree(colours, tmp_path / "data")
+    (folder / "2.png").write_text("not a picture")
+    sizes = "width = 16\nheads = 2" if name == "coca" else "hidden = 16\nembedding = 16"
+    table = RECIPE.replace(
+        "embedding = 16\nhidden = 16\nattention = 16", f'name = "{name}"\nno_picture = "learned"\n{sizes}'
+    )
+    recipe.write_text(table.replace("warmup = 2", "warmup = 2\ndrop_picture = 0.5\ndoubly_stochastic = 0.1"))
+    run = [
+        "-m",
+        "saywhy",
+        "train",
+        recipe,
+        "--data",
+        folder,
+        "--device",
+        "cpu",
+        "--workers",
+        0,
+        "--out",
+        tmp_path / "two",
+    ]
+    two = start(["-m", "torch.distributed.run", "--nproc-per-node", 2, "--standalone", *run])
+    assert two.wait() == 0, two.communicate()[0]
+    assert len(losses(tmp_path / "two")) == 9
+    learnt = load_file(tmp_path / "two" / "model.safetensors")
+    assert learnt["no_picture"].abs().sum() > 0
+
+
 @pytest.mark.parametrize("batches", ["pictures", "equal-length"])
 @pytest.mark.parametrize("optimiser", ["adam", "rmsprop"])
 def test_training_lowers_the_loss(colours, tmp_path, batches, optimiser):
