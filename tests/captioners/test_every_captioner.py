@@ -135,6 +135,22 @@ def test_padding_changes_neither_logits_nor_loss_of_the_words_before(captioner, 
     torch.testing.assert_close(cross_entropy(longer, padded[:, 1:]), cross_entropy(logits, words[:, 1:]))
 
 
+def test_captions_of_any_lengths_in_any_order_are_read_as_each_alone(captioner, kind):
+    captioner, annotations = captioner.double(), tiny.annotations(4, dtype=torch.float64, kind=kind)
+    words = tiny.captions(4)[:, :-1]
+    for row, length in enumerate((3, T, 0, 5)):  # the third is all padding: its picture was broken
+        words[row, length:] = PAD
+    for order in (torch.arange(4), torch.tensor([1, 3, 0, 2])):  # as they come, and the longest first
+        logits, glance = captioner(annotations.select(order), words[order])
+        assert (len(logits), len(glance.alpha)) == (4, 4)
+        for place, row in enumerate(order.tolist()):
+            length = int((words[row] != PAD).sum())
+            if length:
+                alone, looks = captioner(annotations.select(torch.tensor([row])), words[row : row + 1, :length])
+                torch.testing.assert_close(logits[place, :length], alone[0])
+                torch.testing.assert_close(glance.alpha[place, :length], looks.alpha[0])
+
+
 def test_select_reorders_every_part_of_the_state(captioner, kind):
     annotations, words, rows = tiny.annotations(B, kind=kind), tiny.captions(B), torch.tensor([2, 0, 2, 1])
     step = captioner.step(words[:, 1], captioner.step(words[:, 0], captioner.start(annotations)).state)

@@ -26,7 +26,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from saywhy.captioners.base import Captioner, CaptionerSettings, Glance, State, Step, captioners
+from saywhy.captioners.base import (
+    Captioner,
+    CaptionerSettings,
+    Glance,
+    State,
+    Step,
+    captioners,
+    over_time,
+    rows_in_use,
+)
 from saywhy.encoders.annotations import Annotations
 from saywhy.encoders.base import Encoder
 from saywhy.errors import UserError
@@ -105,22 +114,23 @@ class AdaLSTM(Captioner[AdaLSTMState]):
 
     def step(self, words: Tensor, state: AdaLSTMState) -> Step[AdaLSTMState]:
         """Read the word, look or recall, and score the next word."""
-        state, c, alpha, beta = self._look(self.dropout(self.E(words)), state)
-        return Step(self._speak(c, state.h2), state, Glance(alpha, beta))
+        state, c, glance = self._look(self.dropout(self.E(words)), state)
+        return Step(self._speak(c, state.h2), state, glance)
 
     def forward(self, annotations: Annotations, captions: Tensor) -> tuple[Tensor, Glance]:
         """As `step` word by word, with embeddings and the output layer done for all words at once."""
         Ew = self.dropout(self.E(captions))  # (B, T, d_w)
         state = self.start(annotations)
-        seen: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
-        for word in Ew.unbind(1):
-            state, c, alpha, beta = self._look(word, state)
-            seen.append((c, state.h2, alpha, beta))
-        c, h2, alpha, beta = (torch.stack(each, dim=1) for each in zip(*seen, strict=True))
-        return self._speak(c, h2), Glance(alpha, beta)  # (B, T, V), alpha (B, T, L), beta (B, T)
+        cs, h2s, glances = [], [], []
+        for t, rows in enumerate(rows_in_use(captions)):
+            state, c, glance = self._look(Ew[:rows, t], state.first(rows))
+            cs.append(c)
+            h2s.append(state.h2)
+            glances.append(glance)
+        return self._speak(over_time(cs), over_time(h2s)), Glance.of_words(glances)
 
-    def _look(self, Ew: Tensor, state: AdaLSTMState) -> tuple[AdaLSTMState, Tensor, Tensor, Tensor]:
-        """The next state, c (B, d_h), α (B, L) and β (B,)."""
+    def _look(self, Ew: Tensor, state: AdaLSTMState) -> tuple[AdaLSTMState, Tensor, Glance]:
+        """The next state, c (B, d_h), and the glance."""
         x = torch.cat([state.h2, state.I_g, Ew], dim=-1)
         h, m = self.lstm(x, (state.h, state.m))
         s = torch.sigmoid(self.W_x(x) + self.W_h(state.h)) * torch.tanh(m)
@@ -134,7 +144,7 @@ class AdaLSTM(Captioner[AdaLSTMState]):
 
         c = (1 - beta) * torch.bmm(alpha.unsqueeze(1), state.places.vectors).squeeze(1) + beta * s  # (B, d_h)
         h2, m2 = self.language_lstm(torch.cat([c, h], dim=-1), (state.h2, state.m2))
-        return replace(state, h=h, m=m, h2=h2, m2=m2), c, alpha, beta.squeeze(-1)
+        return replace(state, h=h, m=m, h2=h2, m2=m2), c, Glance(alpha, beta.squeeze(-1))
 
     def _speak(self, c: Tensor, h2: Tensor) -> Tensor:
         return self.fc(self.dropout(c + h2))

@@ -14,7 +14,9 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
+from saywhy.data.vocabulary import PAD
 from saywhy.encoders.annotations import Annotations, take_rows
 from saywhy.encoders.base import Encoder
 from saywhy.errors import UserError, closest
@@ -30,6 +32,10 @@ class State:
     def select(self, rows: Tensor) -> Self:
         """The states of these rows: how beams are reordered and finished pictures dropped."""
         return dataclasses.replace(self, **{name: _select(part, rows) for name, part in self._parts()})
+
+    def first(self, rows: int) -> Self:
+        """The states of the first rows, seen and not copied."""
+        return dataclasses.replace(self, **{name: part[:rows] for name, part in self._parts()})
 
     def _parts(self) -> list[tuple[str, Any]]:
         return [(field.name, getattr(self, field.name)) for field in dataclasses.fields(self)]
@@ -59,12 +65,30 @@ class Glance:
 
     @classmethod
     def of_words(cls, glances: Sequence[Glance]) -> Glance:
-        """One after another, with a time axis after the batch."""
-        alpha = torch.stack([each.alpha for each in glances], dim=1)
+        """One after another, with a time axis after the batch; later ones may be of fewer rows (`rows_in_use`)."""
+        alpha = over_time([each.alpha for each in glances])
         betas = [each.beta for each in glances if each.beta is not None]
         drawn = [each.drawn for each in glances if each.drawn is not None]
-        beta, places = (torch.stack(parts, dim=1) if parts else None for parts in (betas, drawn))
-        return cls(alpha, beta, places)
+        return cls(alpha, over_time(betas) if betas else None, over_time(drawn, missing=-1) if drawn else None)
+
+
+def over_time(parts: Sequence[Tensor], missing: float = 0) -> Tensor:
+    """Tensors (B, …) of one time each as one (B, T, …); those of fewer rows than the first are filled up."""
+    return pad_sequence(list(parts), batch_first=True, padding_value=missing).transpose(0, 1)
+
+
+def rows_in_use(captions: Tensor) -> list[int]:
+    """How many rows of captions (B, T), from the first on, are not yet all padding at each time.
+
+    Teacher forcing need not go through the others. With the longest captions first, it skips all padding; at the
+    first time there are all rows, so that what comes of it is of their number.
+
+    >>> rows_in_use(torch.tensor([[1, 5, 6], [1, 4, PAD], [1, PAD, PAD]]))
+    [3, 2, 1]
+    """
+    number = torch.arange(1, len(captions) + 1, device=captions.device)
+    rows = ((captions != PAD) * number[:, None]).amax(dim=0).clamp(min=1)  # (T)
+    return [len(captions), *rows[1:].tolist()]
 
 
 @dataclass(frozen=True)
@@ -174,15 +198,16 @@ class Captioner(nn.Module, ABC, Generic[S]):
     def forward(self, annotations: Annotations, captions: Tensor) -> tuple[Tensor, Glance]:
         """Teacher forcing: captions (B, T) in, logits (B, T, V) of the word after each, and the glances.
 
-        This goes word by word; an architecture may do for all words at once what does not depend on the word before.
+        What comes out where a caption is padding means nothing. This goes word by word; an architecture may do for
+        all words at once what does not depend on the word before.
         """
         state, logits, glances = self.start(annotations), [], []
-        for words in captions.unbind(1):
-            step = self.step(words, state)
+        for t, rows in enumerate(rows_in_use(captions)):
+            step = self.step(captions[:rows, t], state.first(rows))
             state = step.state
             logits.append(step.logits)
             glances.append(step.glance)
-        return torch.stack(logits, dim=1), Glance.of_words(glances)
+        return over_time(logits), Glance.of_words(glances)
 
     @classmethod
     def refuse_to_attend(cls, how: str) -> None:

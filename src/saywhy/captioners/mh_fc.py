@@ -25,7 +25,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from saywhy.captioners.base import Captioner, CaptionerSettings, Glance, State, Step, captioners
+from saywhy.captioners.base import (
+    Captioner,
+    CaptionerSettings,
+    Glance,
+    State,
+    Step,
+    captioners,
+    over_time,
+    rows_in_use,
+)
 from saywhy.encoders.annotations import Annotations
 from saywhy.encoders.base import Encoder
 from saywhy.errors import UserError
@@ -108,11 +117,11 @@ class MHFC(Captioner[MHFCState]):
         """As `step` word by word, with all but the LSTM done for all words at once."""
         Ew = self.dropout(self.E(captions))  # (B, T, d_w)
         state = self.start(annotations)
-        h = []
-        for word in Ew.unbind(1):
-            state = self._read(word, state)
+        begun, h = state, []
+        for t, rows in enumerate(rows_in_use(captions)):
+            state = self._read(Ew[:rows, t], state.first(rows))
             h.append(state.h)
-        return self._look_and_speak(torch.stack(h, dim=1), state)
+        return self._look_and_speak(over_time(h), begun)
 
     def _read(self, Ew: Tensor, state: MHFCState) -> MHFCState:
         h, m = self.lstm(torch.cat([Ew, state.I_g], dim=-1), (state.h, state.m))

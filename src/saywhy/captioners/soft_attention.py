@@ -21,7 +21,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from saywhy.captioners.base import Captioner, CaptionerSettings, Glance, State, Step, captioners
+from saywhy.captioners.base import (
+    Captioner,
+    CaptionerSettings,
+    Glance,
+    State,
+    Step,
+    captioners,
+    over_time,
+    rows_in_use,
+)
 from saywhy.encoders.annotations import Annotations
 from saywhy.encoders.base import Encoder
 from saywhy.errors import UserError
@@ -165,12 +174,12 @@ class SoftAttention(Captioner[SoftAttentionState]):
         Ey = self.dropout(self.E(captions))  # (B, T, m)
         state = self.start(annotations)
         hs, zs, glances = [], [], []
-        for word in Ey.unbind(1):
-            state, z, glance = self._look(word, state)
+        for t, rows in enumerate(rows_in_use(captions)):
+            state, z, glance = self._look(Ey[:rows, t], state.first(rows))
             hs.append(state.h)
             zs.append(z)
             glances.append(glance)
-        return self._speak(Ey, torch.stack(hs, dim=1), torch.stack(zs, dim=1)), Glance.of_words(glances)
+        return self._speak(Ey, over_time(hs), over_time(zs)), Glance.of_words(glances)
 
     def _look(self, Ey: Tensor, state: SoftAttentionState) -> tuple[SoftAttentionState, Tensor, Glance]:
         """The next state, z (B, D), and the glance."""

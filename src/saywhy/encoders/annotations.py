@@ -34,6 +34,11 @@ class Annotations:
     def __len__(self) -> int:
         return len(self.vectors)
 
+    def __getitem__(self, rows: slice) -> Annotations:
+        """The annotations of these rows of the batch, seen and not copied."""
+        boxes, mask = (None if part is None else part[rows] for part in (self.boxes, self.mask))
+        return Annotations(self.vectors[rows], self.grid, boxes, mask)
+
     def mean(self) -> Tensor:
         """The mean vector, (B, D)."""
         if self.mask is None:

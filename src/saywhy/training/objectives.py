@@ -75,6 +75,8 @@ class LogLikelihood(nn.Module):
         boxes: Tensor | None = None,
     ) -> Sums:
         """Sums over a batch; with `grid`, the inputs are annotations already; with `boxes`, regions are looked at."""
+        longest_first = (words != PAD).sum(dim=1).argsort(descending=True, stable=True)
+        words, owner = words[longest_first], owner[longest_first]  # so that little is computed for padding
         read, wanted = words[:, :-1], words[:, 1:]
         pixels = inputs
         if self.augmentation:
