@@ -86,6 +86,8 @@ def test_the_gate_lists_the_words_that_a_loop_finds_from_both_ends(least):
     for found, wanted in ((gate.lowest, expected[:10]), (gate.highest, expected[::-1][:10])):
         assert [(each.word, each.count) for each in found] == [(word, count) for _, word, count in wanted]
         assert [each.beta for each in found] == pytest.approx([beta for beta, _, _ in wanted])
+    by_count = sorted(expected, key=lambda each: (-each[2], each[1]))[:10]
+    assert [(each.word, each.count) for each in gate.commonest] == [(word, count) for _, word, count in by_count]
     assert gate.mean == pytest.approx(mean(float(beta) for caption in captions for beta in caption.beta))
 
 

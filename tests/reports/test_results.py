@@ -193,6 +193,11 @@ def test_a_gate_between_picture_and_words_shows_ten_words_at_either_end(made):
     assert found["word0"] == ["0.00", "100", "word19", "0.19", "119"]
     assert found["word9"] == ["0.09", "109", "word10", "0.10", "110"]
     assert "**ada**, mean β 0.42" in text
+    assert "said most often" not in text  # this file is of before that was counted
+    counted = glances("words")
+    counted["gate"]["commonest"] = [{"word": "a", "beta": 0.7, "count": 900}, {"word": "dog", "beta": 0.1, "count": 80}]
+    text = section(made(result(name="ada", glances=counted)), "What the gate says")
+    assert "The words said most often: a 0.70, dog 0.10." in text
     assert "at least 10 times" in text
 
 

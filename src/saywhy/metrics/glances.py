@@ -53,12 +53,14 @@ class Gate:
         least: how often a word must occur to be listed.
         lowest: up to ten words with the lowest mean β, the lowest first.
         highest: up to ten words with the highest mean β, the highest first.
+        commonest: up to ten words that were said most often.
     """
 
     mean: float
     least: int
     lowest: tuple[GatedWord, ...]
     highest: tuple[GatedWord, ...]
+    commonest: tuple[GatedWord, ...]
 
 
 @dataclass(frozen=True)
@@ -139,5 +141,6 @@ def _gate(spoken: list[Glanced], least: int) -> Gate | None:
     often = [GatedWord(word, float(np.mean(all_)), len(all_)) for word, all_ in of_word.items() if len(all_) >= least]
     lowest = sorted(often, key=lambda each: (each.beta, each.word))[:SHOWN]
     highest = sorted(often, key=lambda each: (-each.beta, each.word))[:SHOWN]
+    commonest = sorted(often, key=lambda each: (-each.count, each.word))[:SHOWN]
     everything = [beta for betas in of_word.values() for beta in betas]
-    return Gate(float(np.mean(everything)), least, tuple(lowest), tuple(highest))
+    return Gate(float(np.mean(everything)), least, tuple(lowest), tuple(highest), tuple(commonest))

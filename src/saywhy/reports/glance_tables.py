@@ -71,7 +71,9 @@ def _at_length(model: Model) -> str:
     padded = [[*rows, *[("", "", "")] * (length - len(rows))] for rows in (lowest, highest)]
     rows = [(*low, *high) for low, high in zip(*padded, strict=True)]
     body = table(("lowest", "β", "said", "highest", "β", "said"), rows, words=(0, 3))
-    return f"**{model.name}**, mean β {number(gate['mean'], 2)}. {WORDS}\n{body}"
+    common = [f"{each['word']} {number(each['beta'], 2)}" for each in gate.get("commonest", [])]
+    after = f"\nThe words said most often: {', '.join(common)}.\n" if common else ""
+    return f"**{model.name}**, mean β {number(gate['mean'], 2)}. {WORDS}\n{body}{after}"
 
 
 def _cells(word: dict[str, Any]) -> tuple[str, str, str]:
