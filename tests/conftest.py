@@ -13,18 +13,21 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread_for_tiny_things(request: pytest.FixtureRequest) -> Iterator[None]:
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
     """Threads cost tiny tensors more than they give, and far more where other programs run beside."""
-    if not hasattr(getattr(request, "module", None), "tiny"):
-        yield
-        return
     import torch
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread_for_tiny_things(request: pytest.FixtureRequest) -> None:
+    if hasattr(getattr(request, "module", None), "tiny"):
+        request.getfixturevalue("one_thread")
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from torch import Tensor
 import tiny
 from reference.hard_attention import lower_bound
 from saywhy.captioners import Glance, Lesson
-from saywhy.captioners.hard_attention import HardAttention, HardAttentionSettings
+from saywhy.captioners.hard_attention import HardAttention
 from saywhy.decoding import Decoding, decode
 from saywhy.encoders.annotations import Annotations
 from saywhy.errors import UserError
@@ -186,13 +186,6 @@ def test_expected_it_is_soft_attention():
     captioner, soft = hard(), tiny.opinionated("soft-attention", **SIZES)
     soft.load_state_dict({name: p for name, p in captioner.state_dict().items() if name != "baseline"})
     torch.testing.assert_close(captioner(annotations, words)[0], soft(annotations, words)[0])
-
-
-def test_the_authors_constants_are_an_option():
-    theirs = HardAttentionSettings.of_code(hidden=8)
-    assert (theirs.reward, theirs.reward_weight, theirs.coin, theirs.entropy_weight, theirs.hidden) == (
-        "mean", 0.1, "batch", 0.002, 8,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("wrong", [{"reward": "words"}, {"coin": "picture"}, {"expected": 1.5}])

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
 
 import tiny
 from saywhy.captioners.saving import SavedModel
@@ -42,12 +41,8 @@ Run = Callable[..., Result]
 
 
 @pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Networks this small are slower on two threads, and much slower where those have to wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def _one_thread_for_all(one_thread: None) -> None:
+    """The commands here run tiny networks."""
 
 
 @pytest.fixture

@@ -230,3 +230,10 @@ def test_a_setting_of_training_that_is_out_of_range_is_named(key, value):
 def test_values_that_cannot_be_trained_with_are_refused_before_anything_is_built(table):
     with pytest.raises(UserError):
         from_table(table)
+
+
+def test_the_authors_constants_of_hard_attention_are_a_recipe():
+    theirs, ours = (read_recipe(RECIPES[0].parent / f"flickr8k-hard{ending}.toml") for ending in ("-authors", ""))
+    assert without(theirs, "name", "captioner") == without(ours, "name", "captioner")
+    wanted = {"reward": "mean", "reward_weight": 0.1, "entropy_weight": 0.002, "coin": "batch"}
+    assert wanted.items() <= theirs.captioner.settings.items()

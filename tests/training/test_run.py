@@ -11,12 +11,10 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -27,6 +25,7 @@ from saywhy.training.run import train
 
 pytest.importorskip("lightning_fabric", reason='training needs pip install "saywhy[train]"')
 
+pytestmark = pytest.mark.usefixtures("one_thread")  # as in the processes started here: weights equal to the bit
 COLOURS = {"red": (200, 40, 40), "green": (40, 170, 60), "blue": (50, 70, 210), "grey": (120, 120, 120)}
 RECIPE = """
 name = "tiny"
@@ -56,15 +55,6 @@ checkpoint_every = 2
 [decoding]
 beam = 2
 """
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """As in the processes started here, so that weights are equal to the bit."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

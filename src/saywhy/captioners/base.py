@@ -1,6 +1,7 @@
 """The one seam: what every captioner answers to.
 
-Decoding, training, explaining and exporting know a captioner by `encode`, `start`, `step` and `forward` alone.
+Decoding, training, explaining and exporting know a captioner by `encode`, `start`, `step` and `forward`, and by what
+has a default here: `without_picture`, `own_loss`, `attending`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ instead of a place. The first term is the log-likelihood every captioner is trai
 With λ_r = 1 and λ_e = 0 the estimate is unbiased, whatever b is; b used here is the one before this batch, so
 that it does not depend on what the batch drew.
 
-The authors' code differs from the paper, and `HardAttentionSettings.of_code` has its constants: the reward is the
+The authors' code differs from the paper (`recipes/flickr8k-hard-authors.toml` has its constants): the reward is the
 mean log p of a caption's words and not their sum, λ_r is 1/10, one coin is tossed for a whole minibatch, and λ_e,
 for which the paper has no number, is 0.002. (In their code the doubly stochastic penalty seems to have no effect on
 hard attention; here it acts on α as it does on soft attention's.) A third reward, "onward", is ours: the place drawn
@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -70,12 +69,6 @@ class HardAttentionSettings(SoftAttentionSettings):
         weights = (self.reward_weight, self.entropy_weight)
         if not 0 <= self.expected <= 1 or not all(0 <= weight < math.inf for weight in weights):
             raise UserError("hard-attention: expected is a chance, and the weights are finite and not negative")
-
-    @classmethod
-    def of_code(cls, **settings: object) -> Self:
-        """With the constants of the authors' code."""
-        theirs = {"coin": "batch", "reward": "mean", "reward_weight": 0.1, "entropy_weight": 0.002}
-        return cls(**{**theirs, **settings})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
