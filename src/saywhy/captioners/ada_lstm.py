@@ -51,6 +51,7 @@ class AdaLSTMSettings(CaptionerSettings):
         attention: of the hidden layer of the energies.
         dropout: of word embeddings, and of c + h² before the output layer.
         picture_dropout: of I.
+        language_dropout: of [c; h'], where the predictor's LSTM reads it.
     """
 
     embedding: int = 512
@@ -58,10 +59,11 @@ class AdaLSTMSettings(CaptionerSettings):
     attention: int = 512
     dropout: float = 0.5
     picture_dropout: float = 0.0
+    language_dropout: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        dropouts = (self.dropout, self.picture_dropout)
+        dropouts = (self.dropout, self.picture_dropout, self.language_dropout)
         if min(self.embedding, self.hidden, self.attention) < 1 or not all(0 <= each < 1 for each in dropouts):
             raise UserError("ada-lstm: embedding, hidden and attention are at least 1, and dropouts are below 1")
 
@@ -104,6 +106,8 @@ class AdaLSTM(Captioner[AdaLSTMState]):
         self.fc = nn.Linear(d_h, words)
         self.dropout = nn.Dropout(settings.dropout)
         self.picture_dropout = nn.Dropout(settings.picture_dropout)
+        self.language_dropout = nn.Dropout(settings.language_dropout)
+        nn.init.normal_(self.E.weight, std=d_w**-0.5)
 
     def start(self, annotations: Annotations) -> AdaLSTMState:
         """Nothing said yet: zeros, and the picture brought to the states' width."""
@@ -143,7 +147,8 @@ class AdaLSTM(Captioner[AdaLSTMState]):
         beta = torch.sigmoid(b - a.logsumexp(dim=-1)).unsqueeze(-1)  # e^b / (Σ e^a + e^b), and never overflows
 
         c = (1 - beta) * torch.bmm(alpha.unsqueeze(1), state.places.vectors).squeeze(1) + beta * s  # (B, d_h)
-        h2, m2 = self.language_lstm(torch.cat([c, h], dim=-1), (state.h2, state.m2))
+        read = self.language_dropout(torch.cat([c, h], dim=-1))
+        h2, m2 = self.language_lstm(read, (state.h2, state.m2))
         return replace(state, h=h, m=m, h2=h2, m2=m2), c, Glance(alpha, beta.squeeze(-1))
 
     def _speak(self, c: Tensor, h2: Tensor) -> Tensor:

@@ -98,6 +98,7 @@ class MHFC(Captioner[MHFCState]):
         self.fc = nn.Linear(d_h, words)
         self.dropout = nn.Dropout(settings.dropout)
         self.picture_dropout = nn.Dropout(settings.picture_dropout)
+        nn.init.normal_(self.E.weight, std=d_w**-0.5)
 
     def start(self, annotations: Annotations) -> MHFCState:
         """Nothing said yet: zeros, and the picture's keys and values."""
