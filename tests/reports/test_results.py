@@ -226,6 +226,17 @@ def test_an_explored_run_looked_at_every_other_epoch_is_not_cut_off(made, tmp_pa
     assert (found["whole"][1], found["cut"][1]) == ("6", "6 of 8")
 
 
+def test_an_explored_run_says_with_which_length_exponent_it_was_decoded(made, tmp_path):
+    run = {"what": "as it is", "progress": {"best": 50.0, "seconds": 9.0, "history": [{"epoch": 1, "bleu4": 20.0}]}}
+    (tmp_path / "results" / "explored").mkdir(parents=True)
+    for name, decoding in (("said", {"decoding": {"length": 0.85}}), ("unsaid", {})):
+        text = json.dumps({**run, "recipe": {"training": {"epochs": 1}, **decoding}})
+        (tmp_path / "results" / "explored" / f"{name}.json").write_text(text)
+    found = rows(section(made(result()), "Tried on dev"))
+    assert found["run"][2] == "length"
+    assert (found["said"][2], found["unsaid"][2]) == ("0.85", "–")
+
+
 def test_no_results_and_broken_files_are_said_in_a_line(tmp_path):
     with pytest.raises(UserError, match="no results"):
         page(tmp_path)

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from saywhy.errors import UserError
 from saywhy.reports.glance_tables import attention, gates
-from saywhy.reports.markdown import table
+from saywhy.reports.markdown import MISSING, table
 from saywhy.reports.runs import Model, Result, models, read_recipes, read_results
 from saywhy.reports.score_tables import captioners, encoder_study
 
 HEAD = """# Results
 
 Made by `saywhy results` from the files in `results/`; do not edit. Percent throughout. Captions are freely
-decoded, the vocabulary comes from the training captions alone, everything was chosen on dev, and the test split
-was looked at once.
+decoded, the vocabulary comes from the training captions alone, and everything was chosen on dev; where the test
+split was looked at more than once, `results/README.md` says so.
 
 B1–B4 are BLEU-1 to BLEU-4, and with ′ the same without brevity penalty; par. M is millions of parameters, train s
 seconds of training, cap/s captions a second.
@@ -79,12 +79,14 @@ def _explored(explored: list[tuple[str, Result]]) -> str:
         last = history[-1]["epoch"]
         done = f"{last} of {planned}" if last < planned else str(planned)
         bleu = max(event["bleu4"] for event in history)
+        length = run["recipe"].get("decoding", {}).get("length", MISSING)
         seconds = f"{progress['seconds']:.0f}"
-        rows.append((name, run["what"], done, f"{progress['best']:.1f}", f"{bleu:.1f}", seconds))
-    head = ("run", "what is different", "epochs", "CIDEr", "BLEU-4", "seconds")
+        rows.append((name, run["what"], done, length, f"{progress['best']:.1f}", f"{bleu:.1f}", seconds))
+    head = ("run", "what is different", "epochs", "length", "CIDEr", "BLEU-4", "seconds")
     text = (
-        "## Tried on dev\n\nBest epoch of each run, one seed each, beam 5, length exponent 0.7. Several ran on one GPU "
-        "at the same time, so the seconds compare with one another only roughly; runs with fewer epochs than planned "
-        "were cut off when the time was up, so their scores are not final.\n\n"
+        "## Tried on dev\n\nBest epoch of each run, one seed each, beam 5; length is the exponent it was decoded with, "
+        "and runs with another one do not compare. Several ran on one GPU at the same time, so the seconds compare "
+        "with one another only roughly; runs with fewer epochs than planned were cut off when the time was up, so "
+        "their scores are not final.\n\n"
     )
     return text + table(head, rows, words=(0, 1))
