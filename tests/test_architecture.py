@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "saywhy"
-ORDER = ["data", "encoders", "captioners", "decoding", "metrics", "training", "reports", "cli"]
+ORDER = ["data", "encoders", "captioners", "decoding", "metrics", "explain", "training", "reports", "cli"]
 BELOW = {"errors", "files", "registry", "version"}
 
 

@@ -23,6 +23,10 @@ from saywhy.data.vocabulary import PAD
 from saywhy.decoding import Caption, Decoding, decode
 from saywhy.encoders.annotations import Annotations
 from saywhy.errors import BrokenPicture, UserError
+from saywhy.explain.composites import DEFAULT, Composite
+from saywhy.explain.explaining import Explaining
+from saywhy.explain.explanation import Explanation
+from saywhy.explain.methods import METHODS
 
 SHIPPED = "soft-attention-flickr8k"
 SHOWN = 1024
@@ -39,6 +43,8 @@ class _Opened:
     pixels: np.ndarray  # (3, S, S), what the encoder sees; vectors (R, D) where regions come with theirs
     shown: Image.Image
     region: tuple[float, float, float, float]  # the part of `shown` that is looked at
+    size: tuple[int, int]  # of the picture as it came, upright
+    seen: tuple[float, float, float, float]  # the part of the picture as it came that is looked at
     boxes: np.ndarray | None = None  # (R, 4), where regions are looked at
 
 
@@ -84,6 +90,63 @@ class Model:
         while some := list(islice(opened, batch)):
             yield from self._caption_batch(some, rules)
 
+    def explain(self, picture: Source, **asked: Any) -> Explanation:
+        """Explain one picture's caption word by word; see `explanations` for what can be asked."""
+        return next(self.explanations([picture], **asked))
+
+    def explanations(
+        self,
+        pictures: Iterable[Source],
+        methods: Sequence[str] = METHODS,
+        caption: str | None = None,
+        word: str | None = None,
+        at: int | None = None,
+        instead: str | None = None,
+        composite: str | Composite = DEFAULT,
+        batch: int = 8,
+        chunk: int | None = None,
+        regions: Where = None,
+        on_broken: Callable[[BrokenPicture], None] | None = None,
+        **decoding: Any,
+    ) -> Iterator[Explanation]:
+        """Explain pictures, a batch at a time: which pixels and which earlier words made each word be said.
+
+        Args:
+            pictures: paths or Pillow images.
+            methods: of `saywhy.explain.METHODS`.
+            caption: explain these words, typed, in place of the model's own.
+            word: explain this word only: where the caption has it or else where it would have fitted best.
+            at: the position, from 1, of the one word to be explained; with `word`, why that word might stand there.
+            instead: why not this word: the difference of the two logits is explained.
+            composite: the rules of LRP, or a name of `saywhy.explain.composites`.
+            batch: pictures at a time.
+            chunk: words that go back at a time; by itself one on a CPU and sixteen on a GPU.
+            regions: where a model of regions finds them.
+            on_broken: told of pictures that cannot be read, which are left out.
+            decoding: how the model decodes its own caption, as in `beam=5`.
+        """
+        ask = Explaining(self.captioner, self.vocabulary, methods, caption, word, at, instead, composite, chunk)
+        rules = replace(self.decoding, **decoding)
+        ask.refuse_long_captions(rules.max_words)
+        given = find_regions(self.regions, regions, f"model {self.name}")
+        opened = self._open(pictures, on_broken, given)
+        while some := list(islice(opened, batch)):
+            yield from self._explain_batch(some, ask, rules)
+
+    def _explain_batch(self, opened: list[_Opened], ask: Explaining, rules: Decoding) -> Iterator[Explanation]:
+        pixels, boxes = self._inputs(opened)
+        with self.captioner.attending(rules.attend):
+            said = None
+            if ask.caption is None:
+                with torch.inference_mode():
+                    found = decode(self.captioner, self.captioner.encode(pixels, boxes), rules)
+                said = [self.vocabulary.decode(each.words) for each in found]
+            yield from ask(pixels, boxes, said, [self._about(each) for each in opened])
+
+    def _about(self, opened: _Opened) -> dict[str, Any]:
+        shown = {"picture": opened.shown, "size": opened.size, "region": opened.seen}
+        return {"image": opened.image, "model": self.name, "seen": self.preprocessing.size, **shown}
+
     def match(self, picture: Source, texts: Sequence[str], regions: Where = None) -> list[float]:
         """How well each text fits one picture, from −1 to 1: the cosine of their embeddings.
 
@@ -120,7 +183,7 @@ class Model:
             try:
                 # as large as evaluation opens them, so that both say the same
                 picture = open_picture(source, at_least=self.preprocessing.at_least)
-                size = upright_size(source) if regions else picture.size
+                size = upright_size(source)
                 yield self._prepared(str(source), picture, regions, Path(source).name, size)
             except BrokenPicture as error:
                 if on_broken is None:
@@ -138,10 +201,11 @@ class Model:
         else:
             pixels = self.preprocessing(picture)
         picture.thumbnail((SHOWN, SHOWN))  # ours to shrink: converting and opening both made a copy
-        seen = self.preprocessing.region(*picture.size)
         if regions and regions.are_features:
-            seen = (0.0, 0.0, float(picture.width), float(picture.height))
-        return _Opened(image, pixels, picture, seen, boxes)
+            whole = [(0.0, 0.0, float(width), float(height)) for width, height in (picture.size, size)]
+            return _Opened(image, pixels, picture, whole[0], size, whole[1], boxes)
+        region, seen = self.preprocessing.region(*picture.size), self.preprocessing.region(*size)
+        return _Opened(image, pixels, picture, region, size, seen, boxes)
 
     def _caption_batch(self, opened: list[_Opened], rules: Decoding) -> Iterator[Caption]:
         with torch.inference_mode():
@@ -152,10 +216,13 @@ class Model:
             yield Caption.of(hypothesis, self.vocabulary, annotations, row, **about)
 
     def _annotations(self, opened: list[_Opened]) -> Annotations:
+        return self.captioner.encode(*self._inputs(opened))
+
+    def _inputs(self, opened: list[_Opened]) -> tuple[torch.Tensor, torch.Tensor | None]:
         device = self.captioner.device
         pixels = torch.from_numpy(np.stack([each.pixels for each in opened])).to(device)
         boxes = [each.boxes for each in opened if each.boxes is not None]
-        return self.captioner.encode(pixels, torch.from_numpy(np.stack(boxes)).to(device) if boxes else None)
+        return pixels, torch.from_numpy(np.stack(boxes)).to(device) if boxes else None
 
 
 def load(model: str | Path | None = None, device: str | torch.device | None = None) -> Model:

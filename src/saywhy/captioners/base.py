@@ -152,6 +152,8 @@ class Captioner(nn.Module, ABC, Generic[S]):
 
     Attributes:
         beta_admits: what the gate of its glances lets in, the "picture" or the "words".
+        thinks_by_attention: whether it is a transformer, whose attention weights are part of its reasons; else they
+            only say where the reasons come from, and relevance takes them for constants.
         attends: the ways it can take in what it attends to once it is trained; the first is the usual.
         attend: the way it does.
     """
@@ -159,6 +161,7 @@ class Captioner(nn.Module, ABC, Generic[S]):
     name: ClassVar[str]
     Settings: ClassVar[type[CaptionerSettings]]
     beta_admits: ClassVar[str] = "picture"
+    thinks_by_attention: ClassVar[bool] = False
     attends: ClassVar[tuple[str, ...]] = ("expected",)
     attend: str = "expected"
 

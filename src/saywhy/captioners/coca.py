@@ -199,6 +199,7 @@ class CoCa(Captioner[CoCaState]):
 
     name = "coca"
     Settings = CoCaSettings
+    thinks_by_attention = True
 
     def __init__(self, encoder: Encoder, words: int, settings: CoCaSettings) -> None:
         super().__init__(encoder, words, settings)

@@ -63,7 +63,11 @@ class Encoder(nn.Module):
             pixels: (B, 3, H, W), RGB from 0 to 255, uint8 or float.
             boxes: (B, R, 4) left, top, right, bottom as shares of the pixels' width and height.
         """
-        features = self.features(self.normalise(pixels))  # (B, D, rows, columns)
+        return self.annotate(self.normalise(pixels), boxes)
+
+    def annotate(self, x: Tensor, boxes: Tensor | None = None) -> Annotations:
+        """As `forward`, of normalised pixels: what relevance can be followed through, up to its beginning."""
+        features = self.features(x)  # (B, D, rows, columns)
         rows, columns = features.shape[-2:]
         vectors = features.flatten(2).transpose(1, 2).contiguous()  # (B, L, D)
         grid = Annotations(vectors, (rows, columns))

@@ -12,6 +12,7 @@ from saywhy.encoders.settings import EncoderSettings, InputConvention
 from saywhy.errors import UserError
 
 PREFIX = "features:"
+NO_FEATURES = "this model looks at given region features, not at pixels: say where they are (--regions)"
 AS_THEY_ARE = InputConvention((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 
 
@@ -25,13 +26,19 @@ class GivenFeatures(Encoder):
         usual = replace(settings, size=settings.size or 224, convention=settings.convention or AS_THEY_ARE)
         super().__init__(usual, nn.Identity(), width, stride=1)
 
-    def forward(self, pixels: Tensor, boxes: Tensor | None = None) -> Annotations:
+    def annotate(self, x: Tensor, boxes: Tensor | None = None) -> Annotations:
         """Annotations of vectors (B, R, D), which stand in the place of pixels, and their boxes (B, R, 4)."""
-        if boxes is None or pixels.ndim != 3:
-            raise UserError("this model looks at given region features, not at pixels: say where they are (--regions)")
+        if boxes is None:
+            raise UserError(NO_FEATURES)
+        return Annotations.of_regions(x, boxes.to(x.dtype))
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """The vectors as they are."""
+        if pixels.ndim != 3:
+            raise UserError(NO_FEATURES)
         if pixels.shape[-1] != self.width:
             raise UserError(f"region features have {pixels.shape[-1]} numbers each, this model looks at {self.width}")
-        return Annotations.of_regions(pixels.to(self.mean.dtype), boxes.to(self.mean.dtype))
+        return pixels.to(self.mean.dtype)
 
 
 def build(settings: EncoderSettings, weights: object = None) -> GivenFeatures:

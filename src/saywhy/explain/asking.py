@@ -1,0 +1,81 @@
+"""Which words of a caption are to be explained, in a user's words."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from saywhy.data.tokenise import tokenise
+from saywhy.data.vocabulary import MARKERS, PAD, Vocabulary
+from saywhy.errors import UserError
+from saywhy.explain.passes import Question
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of one caption.
+
+    Attributes:
+        tokens: the words of the caption.
+        places: where each word in question stands, or would stand.
+        words: the words in question.
+    """
+
+    tokens: tuple[str, ...]
+    places: tuple[int, ...]
+    words: tuple[str, ...]
+
+
+def caption_words(text: str, vocabulary: Vocabulary, most: int) -> tuple[str, ...]:
+    """The words of a caption that a user typed, all of which the model must know."""
+    tokens = tuple(tokenise(text))
+    if not tokens:
+        raise UserError(f"the caption {text!r} has no words")
+    if len(tokens) > most:
+        raise UserError(f"the caption has {len(tokens)} words, and this model says at most {most}: shorten it")
+    return tuple(known_word(token, vocabulary) for token in tokens)
+
+
+def known_word(word: str, vocabulary: Vocabulary) -> str:
+    """The word as the model knows it; a `UserError` that suggests near ones where it does not."""
+    word = word.strip().lower()
+    if word in vocabulary and word not in MARKERS:
+        return word
+    near = difflib.get_close_matches(word, [each for each in vocabulary.words if each not in MARKERS], n=3, cutoff=0.6)
+    hint = f"near it are {', '.join(near)}" if near else "nothing is near it"
+    raise UserError(f"the word {word!r} is not in the model's vocabulary of {len(vocabulary) - len(MARKERS)}: {hint}")
+
+
+def in_question(tokens: Sequence[str], word: str | None, at: int | None) -> Asked | None:
+    """What is asked: every word, or one word wherever the caption has it, or any word at a position from 1 on.
+
+    None where the word is not in the caption and no position is given: the model then has to say where it would
+    have fitted best.
+    """
+    tokens = tuple(tokens)
+    if at is not None and not 1 <= at <= len(tokens):
+        raise UserError(f"there is no word {at} in {' '.join(tokens)!r}: it has {len(tokens)}")
+    if at is not None:
+        return Asked(tokens, (at - 1,), (word or tokens[at - 1],))
+    if word is None:
+        return Asked(tokens, tuple(range(len(tokens))), tokens)
+    places = tuple(i for i, token in enumerate(tokens) if token == word)
+    return Asked(tokens, places, tuple(word for _ in places)) if places else None
+
+
+def question(asked: Sequence[Asked], vocabulary: Vocabulary, instead: str | None, device: torch.device) -> Question:
+    """What is asked of a batch of captions, as numbers; shorter rows are filled up with the beginning."""
+
+    def rows(values: Sequence[Sequence[int]], missing: int) -> Tensor:
+        return pad_sequence([torch.tensor(each) for each in values], batch_first=True, padding_value=missing).to(device)
+
+    said = rows([vocabulary.encode(each.tokens)[:-1] for each in asked], PAD)
+    places = rows([each.places for each in asked], 0)
+    words = rows([[vocabulary.numbers[word] for word in each.words] for each in asked], PAD)
+    against = -1 if instead is None else vocabulary.numbers[instead]
+    return Question(said, places, words, torch.full_like(words, against))

@@ -1,0 +1,197 @@
+"""LRP rules of convolutions.
+
+With the inputs x_i, weights w_ij, output z_j = Σ_i x_i w_ij + b_j, and (·)⁺, (·)⁻ the positive and negative parts:
+
+    ε:    R_i = Σ_j x_i w_ij / (z_j + ε sign z_j) R_j
+    αβ:   R_i = Σ_j (α (x_i w_ij)⁺ / z_j⁺ − β (x_i w_ij)⁻ / z_j⁻) R_j,  β = α − 1,  z_j^± = Σ_i (x_i w_ij)^± (+ b_j^±)
+    γ:    R_i = Σ_j (x_i w_ij + γ (x_i w_ij)^s) / (z_j + γ z_j^s) R_j,  s the sign of z_j
+    flat: R_i = Σ_j 1 / Σ_i 1 R_j
+    box:  R_i = Σ_j (x_i w_ij − l_i w_ij⁺ − h_i w_ij⁻) / Σ_i (x_i w_ij − l_i w_ij⁺ − h_i w_ij⁻) R_j,  l ≤ x ≤ h
+
+(Bach et al. 2015; Montavon et al. 2017 and 2019). The α-rule of the LRP paper (eq. 21) with its α = 0 is αβ with α = 1
+and β = 0. (x w)⁺ is x⁺ w⁺ + x⁻ w⁻, so where no input is negative one transposed convolution does it.
+
+Relevance comes and goes as g = R / y (see `rules`). What does not depend on the word that is explained is computed
+once for all words: `torch.func.vmap` maps the backward pass over words, and over nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._C._functorch import is_batchedtensor
+from torch.autograd import Function
+from torch.nn import functional as F
+from torch.nn.grad import conv2d_input
+
+from saywhy.explain.composites import Composite
+from saywhy.explain.rules import away_from_zero, by_row
+
+SMALLEST = 1e-9
+"""Keeps denominators off zero where nothing came in; what then has nowhere to go is absorbed."""
+
+
+class Layer(NamedTuple):
+    """A convolution that has run."""
+
+    x: Tensor
+    weight: Tensor
+    bias: Tensor  # (C, 1, 1)
+    z: Tensor
+    geometry: tuple[Any, ...]  # stride, padding, dilation, groups
+    composite: Composite
+
+    def of(self, x: Tensor, weight: Tensor) -> Tensor:
+        """The same convolution of another input by other weights, without bias."""
+        return F.conv2d(x, weight, None, *self.geometry)
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether some input is negative; after a ReLU none is, and half of the work falls away."""
+        return bool((self.x < 0).any())
+
+    def part(self, sign: int) -> Tensor:
+        """Σ_i (x_i w_ij)⁺ for sign 1, Σ_i (x_i w_ij)⁻ for sign −1."""
+        above = self.of(self.x.clamp(min=0), side(self.weight, sign))
+        return above + self.of(self.x.clamp(max=0), side(self.weight, -sign)) if self.is_signed else above
+
+
+class Share(NamedTuple):
+    """A part of a rule, in terms of g'_j = factor_j g_j.
+
+    An input gets g_i += Σ_j w_ij g'_j, with other weights below 0 than above; rest_j g'_j, the share of bias and
+    stabiliser, is absorbed.
+    """
+
+    factor: Tensor
+    above: Tensor
+    below: Tensor | None  # None for the same, or where no input is below 0
+    rest: Tensor | float
+
+
+Rule = Callable[[Layer], list[Share]]
+
+
+def side(values: Tensor, sign: int) -> Tensor:
+    """The positive part for sign 1, the negative part for −1."""
+    return values.clamp(min=0) if sign > 0 else values.clamp(max=0)
+
+
+def epsilon_rule(layer: Layer) -> list[Share]:
+    """All inputs by what they contributed."""
+    z = layer.z
+    e = away_from_zero(z, z.new_tensor(max(layer.composite.epsilon, SMALLEST)))
+    return [Share(z / (z + e), layer.weight, None, e + layer.bias)]
+
+
+def alpha_beta_rule(layer: Layer) -> list[Share]:
+    """Positive contributions by α of what they are together, negative ones by −β."""
+    alpha, weight, shares = layer.composite.alpha, layer.weight, []
+    for sign, much in ((1, alpha), (-1, 1 - alpha)):
+        if much == 0:
+            continue
+        rest = sign * SMALLEST + (side(layer.bias, sign) if layer.composite.conv_bias else 0)
+        factor = much * layer.z / (layer.part(sign) + rest)
+        shares.append(Share(factor, side(weight, sign), side(weight, -sign) if layer.is_signed else None, rest))
+    return shares
+
+
+def gamma_rule(layer: Layer) -> list[Share]:
+    """All inputs by what they contributed, and γ times as much again for those of the output's sign."""
+    gamma, z, weight, bias = layer.composite.gamma, layer.z, layer.weight, layer.bias * layer.composite.conv_bias
+    shares = []
+    for sign, here in ((1, z >= 0), (-1, z < 0)):
+        rest = bias + gamma * side(bias, sign) + sign * SMALLEST
+        factor = torch.where(here, z / (z - layer.bias + gamma * layer.part(sign) + rest), 0)
+        above, below = (weight + gamma * side(weight, each) for each in (sign, -sign))
+        shares.append(Share(factor, above, below if layer.is_signed else None, rest))
+    return shares
+
+
+RULES: dict[str, Rule] = {"epsilon": epsilon_rule, "alpha-beta": alpha_beta_rule, "gamma": gamma_rule}
+
+
+class Convolution(Function):
+    """A convolution that has run, (x, …) ↦ z; its backward pass carries relevance by the composite's rule."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        z: Tensor,
+        account: Tensor,
+        geometry: tuple[Any, ...],
+        composite: Composite,
+    ) -> Tensor:
+        """Z unchanged."""
+        bias = z.new_zeros(1) if bias is None else bias
+        ctx.save_for_backward(x, weight, bias.view(-1, 1, 1), z, account)
+        ctx.how, ctx.known = (geometry, composite), None
+        return z.view_as(z)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        """Relevance by input, and what was absorbed."""
+        *tensors, account = ctx.saved_tensors
+        layer = Layer(*tensors, *ctx.how)
+        shares = ctx.known or RULES[layer.composite.convolution](layer)
+        if not is_batchedtensor(g):  # the next word, in a pass of its own, will find it done
+            ctx.known = shares
+        gx: Tensor | None = None
+        absorbed = torch.zeros_like(account)
+        for share in shares:
+            sent = g * share.factor
+            reached = _reached(layer, sent, share)
+            gx = reached if gx is None else gx + reached
+            absorbed = absorbed + by_row(sent, account, share.rest)
+        return gx, None, None, None, absorbed, None, None
+
+
+def _reached(layer: Layer, sent: Tensor, share: Share) -> Tensor:
+    above = conv2d_input(layer.x.shape, share.above, sent, *layer.geometry)
+    if share.below is None:
+        return above
+    return torch.where(layer.x > 0, above, conv2d_input(layer.x.shape, share.below, sent, *layer.geometry))
+
+
+class FirstConvolution(Function):
+    """As `Convolution`, by the flat or the box rule, under which a pixel of value 0 may have relevance too.
+
+    The relevance goes to `sink`, which stands for the pixels, as it is and not by pixel.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        sink: Tensor,
+        weight: Tensor,
+        z: Tensor,
+        account: Tensor,
+        geometry: tuple[Any, ...],
+        composite: Composite,
+        box: tuple[Tensor, Tensor],
+    ) -> Tensor:
+        """Z unchanged."""
+        ctx.save_for_backward(x.detach(), weight, z, account, *box)
+        ctx.how = geometry, composite
+        return z.view_as(z)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        """Relevance of pixels, and what was absorbed."""
+        x, weight, z, account, low, high = ctx.saved_tensors
+        layer = Layer(x, weight, z.new_zeros(1), z, *ctx.how)
+        if layer.composite.first == "flat":
+            terms = [(torch.ones_like(x), torch.ones_like(weight))]
+        else:
+            terms = [(x, weight), (-low.expand_as(x), side(weight, 1)), (-high.expand_as(x), side(weight, -1))]
+        below = torch.stack([layer.of(*term) for term in terms]).sum(dim=0) + SMALLEST
+        sent = g * z / below
+        given = [value * conv2d_input(x.shape, by, sent, *layer.geometry) for value, by in terms]
+        return None, sum(given[1:], given[0]), None, None, by_row(sent, account, SMALLEST), None, None, None

@@ -1,0 +1,132 @@
+"""The methods, and what each says of a batch of words.
+
+| method | pixels | earlier words |
+| --- | --- | --- |
+| `lrp` | relevance, signed | relevance, the sum over the embedding |
+| `gradcam` | ReLU of annotations weighted by their mean gradients | the sum of the embedding's gradients |
+| `guided-backprop` | the gradient, the encoder's ReLUs guided | the same |
+| `guided-gradcam` | the two multiplied | the same |
+| `gradient-input` | gradient × pixel | gradient × embedding, summed |
+| `attention` | α, each head and the mean | none: attention looks at the picture alone |
+
+As the LRP paper (Sun et al. 2021, section IV) defines them for captioners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from saywhy.captioners.base import Captioner
+from saywhy.encoders.annotations import Annotations
+from saywhy.errors import UserError, closest
+from saywhy.explain.composites import Composite
+from saywhy.explain.gradients import Guidable, grad_cam
+from saywhy.explain.maps import enlarged, in_boxes
+from saywhy.explain.passes import Forward, Question, Relevances, run_gradients, run_relevance
+
+METHODS = ("lrp", "gradcam", "guided-gradcam", "guided-backprop", "gradient-input", "attention")
+OVER_PLACES = ("gradcam", "attention")
+"""Methods whose maps are over places, not over pixels."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the methods say of K words of B pictures.
+
+    Attributes:
+        scores: the logits, or their differences, that were explained, (B, K).
+        probabilities: of the words, (B, K).
+        beta: the gate at each word, (B, K), or None.
+        annotations: what was looked at.
+        maps: by method, (K, B, S, S), or over places (K, B, [heads,] L).
+        earlier: by method, a weight for each word read, (K, B, T), `<start>` first.
+        relevances: LRP in full: the evidence budget is made of it.
+    """
+
+    scores: Tensor
+    probabilities: Tensor
+    beta: Tensor | None
+    annotations: Annotations
+    maps: dict[str, Tensor]
+    earlier: dict[str, Tensor]
+    relevances: Relevances
+
+
+def known(methods: Iterable[str]) -> tuple[str, ...]:
+    """The methods, each once; a `UserError` where there is no such method."""
+    methods = tuple(dict.fromkeys(methods))
+    for each in methods:
+        if each not in METHODS:
+            raise UserError(f"unknown method {each!r}: {closest(each, METHODS)}")
+    return methods
+
+
+def explain(
+    captioner: Captioner,
+    pixels: Tensor,
+    boxes: Tensor | None,
+    question: Question,
+    methods: Sequence[str],
+    composite: Composite,
+    chunk: int,
+) -> Evidence:
+    """Explain K words of each of B pictures (B, 3, S, S).
+
+    LRP always runs: the budget comes from it. `chunk` words go back at a time.
+    """
+    forward, relevances = run_relevance(captioner, pixels, boxes, question, composite, chunk)
+    maps: dict[str, Tensor] = {}
+    earlier: dict[str, Tensor] = {}
+    if "lrp" in methods:
+        maps["lrp"] = relevances.places if relevances.pixels is None else relevances.pixels
+        earlier["lrp"] = relevances.said
+    if "attention" in methods:
+        maps["attention"] = question.at_places(forward.glance.alpha).detach().transpose(0, 1)
+    if set(methods) - {"lrp", "attention"}:
+        _gradients(*run_gradients(captioner, pixels, boxes, question, chunk), methods, maps, earlier)
+    log_p = question.at_places(forward.logits.detach()).log_softmax(dim=-1)
+    p = log_p.gather(-1, question.words.unsqueeze(-1)).squeeze(-1).exp()
+    beta = None if forward.glance.beta is None else question.at_places(forward.glance.beta).detach()
+    ordered = {method: maps[method] for method in methods if method in maps}
+    return Evidence(forward.scores.detach(), p, beta, forward.annotations, ordered, earlier, relevances)
+
+
+def _gradients(
+    forward: Forward, mode: Guidable, methods: Sequence[str], maps: dict[str, Tensor], earlier: dict[str, Tensor]
+) -> None:
+    """Fill in the maps and weights of the gradient methods."""
+    vectors, x, has_pixels = forward.annotations.vectors, forward.x, forward.x.ndim == 4
+    g, of_embedded, _ = forward.from_words()
+    plain = forward.by_word(of_embedded)
+    earlier |= {method: plain for method in methods if method in ("gradcam", "guided-gradcam", "guided-backprop")}
+    cam = grad_cam(vectors, g)  # (K, B, L)
+    maps["gradcam"] = cam
+    if "gradient-input" in methods:
+        gx = forward.traced(vectors, (x,), g)[0] if has_pixels else g
+        maps["gradient-input"] = (gx * x.detach()).sum(dim=2 if has_pixels else -1)
+        pairs = zip(of_embedded, forward.embedded, strict=True)
+        earlier["gradient-input"] = forward.by_word([each * E.detach() for each, E in pairs])
+    if not {"guided-backprop", "guided-gradcam"} & set(methods):
+        return
+    with mode.guided():
+        gx = forward.traced(vectors, (x,), g)[0] if has_pixels else g
+    guided = gx.sum(dim=2 if has_pixels else -1)  # (K, B, S, S), or (K, B, L) of given features
+    maps["guided-backprop"] = guided
+    maps["guided-gradcam"] = guided * (_over_pixels(cam, forward) if has_pixels else cam)
+
+
+def _over_pixels(cam: Tensor, forward: Forward) -> Tensor:
+    """A map over places on the encoder's square, (K, B, S, S)."""
+    grid, S = forward.annotations.grid, forward.x.shape[-1]
+    if grid is not None:
+        return torch.from_numpy(enlarged(cam.unflatten(-1, grid).cpu().numpy(), S)).to(cam)
+    assert forward.annotations.boxes is not None
+    boxes = forward.annotations.boxes.float().cpu().numpy()  # (B, L, 4)
+    rows = [zip(of_word, boxes, strict=True) for of_word in cam.cpu().numpy()]
+    squares = [[in_boxes(values, where, (S, S), (0, 0, S, S)) for values, where in row] for row in rows]
+    return torch.from_numpy(np.array(squares)).to(cam)

@@ -1,0 +1,167 @@
+"""One forward pass and backward passes for all words at once.
+
+A `Question` asks about K words of each of B pictures. The encoder and the decoder run forward once; what then goes
+backward, gradients or relevance, has a further axis of words in front, (K, B, …), over which `torch.func.vmap` maps the
+pass. All are taken in two halves: from logits to annotations and word embeddings, and from annotations to pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from saywhy.captioners.base import Captioner, Glance
+from saywhy.encoders.annotations import Annotations
+from saywhy.explain.composites import Composite
+from saywhy.explain.gradients import Guidable, Leaves
+from saywhy.explain.relevance import Pixels, Relevance
+
+
+@dataclass(frozen=True)
+class Question:
+    """Which words are to be explained.
+
+    Attributes:
+        said: the captions, (B, T) from `<start>` on, padded.
+        places: how many words were said before each word in question, `<start>` not counted, (B, K).
+        words: the words in question, (B, K).
+        instead: the words they are held against, (B, K), −1 for none.
+    """
+
+    said: Tensor
+    places: Tensor
+    words: Tensor
+    instead: Tensor
+
+    def scores(self, logits: Tensor) -> Tensor:
+        """The numbers that are explained, (B, K): logits (B, T, V) of the words, less those of the others."""
+        there = logits.gather(1, self.places.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))  # (B, K, V)
+        wanted = there.gather(-1, self.words.unsqueeze(-1)).squeeze(-1)
+        other = there.gather(-1, self.instead.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+        return wanted - other * (self.instead >= 0)
+
+    def at_places(self, values: Tensor) -> Tensor:
+        """Of values (B, T, …), those at the places in question, (B, K, …)."""
+        rows = torch.arange(len(values), device=values.device).unsqueeze(1)
+        return values[rows, self.places]
+
+
+@dataclass(frozen=True)
+class Forward:
+    """A pass that has run forward: what is explained, and all that it can be traced to."""
+
+    question: Question
+    logits: Tensor  # (B, T, V)
+    scores: Tensor  # (B, K)
+    glance: Glance
+    annotations: Annotations
+    embedded: Sequence[Tensor]
+    x: Tensor  # normalised pixels (B, 3, S, S), or given vectors (B, R, D)
+    chunk: int
+
+    def traced(self, outputs: Tensor, inputs: Sequence[Tensor], g: Tensor) -> tuple[Tensor, ...]:
+        """The gradients (K, …) of inputs, for gradients g (K, …) of outputs; zeros where there is no way."""
+
+        def back(one: Tensor) -> tuple[Tensor, ...]:
+            kinds = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+            return torch.autograd.grad(outputs, list(inputs), one, **kinds)  # type: ignore[arg-type]
+
+        if self.chunk == 1:
+            return tuple(torch.stack(each) for each in zip(*map(back, g), strict=True))
+        return torch.func.vmap(back, chunk_size=self.chunk)(g)
+
+    def from_words(self, *accounts: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """Gradients of the annotations (K, B, L, D), of the embeddings, and of accounts (K, B)."""
+        K = self.scores.shape[1]
+        one = torch.eye(K, dtype=self.scores.dtype, device=self.scores.device)
+        g = one.unsqueeze(1).expand(K, *self.scores.shape)
+        inputs = [self.annotations.vectors, *self.embedded, *accounts]
+        of_vectors, *others = self.traced(self.scores, inputs, g)
+        return of_vectors, others[: len(self.embedded)], others[len(self.embedded) :]
+
+    def by_word(self, of_embedded: Sequence[Tensor]) -> Tensor:
+        """Numbers of each word that was read, (K, B, T), from numbers of each number of its embedding."""
+        sums = [each.detach().sum(dim=-1) for each in of_embedded]  # (K, B, T), or (K, rows, 1) word by word
+        out = sums[0].new_zeros(sums[0].shape[0], *self.question.said.shape)
+        if sums[0].ndim == 3 and len(sums) == 1:
+            return sums[0]
+        for t, each in enumerate(sums):
+            out[:, : each.shape[1], t] = each
+        return out
+
+
+def run_gradients(
+    captioner: Captioner, pixels: Tensor, boxes: Tensor | None, question: Question, chunk: int
+) -> tuple[Forward, Guidable]:
+    """The model forward, ready for gradients, plain or guided."""
+    x = captioner.encoder.normalise(pixels).detach().requires_grad_()
+    encoding, decoding = Guidable(), Leaves()
+    with torch.enable_grad():
+        with encoding:
+            annotations = captioner.encoder.annotate(x, boxes)
+        with decoding:
+            logits, glance = captioner(annotations, question.said)
+        scores = question.scores(logits)
+    return Forward(question, logits, scores, glance, annotations, decoding.embedded, x, chunk), encoding
+
+
+@dataclass(frozen=True)
+class Relevances:
+    """LRP of K words of B pictures.
+
+    Attributes:
+        pixels: relevance of the encoder's input summed over channels, (K, B, S, S); None for given features.
+        places: of annotations, summed over their numbers, (K, B, L).
+        said: of the words read, (K, B, T), `<start>` first.
+        start: of constant initial states, (K, B).
+        absorbed: by the decoder's biases and stabilisers, (K, B).
+        absorbed_by_encoder: by the encoder's, of what reached the annotations, (K, B).
+    """
+
+    pixels: Tensor | None
+    places: Tensor
+    said: Tensor
+    start: Tensor
+    absorbed: Tensor
+    absorbed_by_encoder: Tensor
+
+
+def run_relevance(
+    captioner: Captioner,
+    pixels: Tensor,
+    boxes: Tensor | None,
+    question: Question,
+    composite: Composite,
+    chunk: int,
+) -> tuple[Forward, Relevances]:
+    """Relevance of the words in question, from their logits down to pixels."""
+    x = captioner.encoder.normalise(pixels).detach().requires_grad_()
+    sink = torch.zeros_like(x, requires_grad=True)
+    if x.ndim == 4:
+        low, high = (captioner.encoder.normalise(torch.full_like(pixels[:1], edge)) for edge in (0, 255))
+        x.pixels = Pixels(sink, torch.minimum(low, high).expand_as(x), torch.maximum(low, high).expand_as(x))  # type: ignore[attr-defined]
+    encoding = Relevance(composite, x, attention="attnlrp")
+    with torch.enable_grad(), encoding:
+        annotations = captioner.encoder.annotate(x, boxes)
+    decoding = Relevance(composite, x, attention="attnlrp" if captioner.thinks_by_attention else "constant")
+    with torch.enable_grad(), decoding:
+        logits, glance = captioner(annotations, question.said)
+    with torch.enable_grad():
+        scores = question.scores(logits)
+    forward = Forward(question, logits, scores, glance, annotations, decoding.embedded, x, chunk)
+    return forward, _relevances(forward, encoding, decoding, sink)
+
+
+def _relevances(forward: Forward, encoding: Relevance, decoding: Relevance, sink: Tensor) -> Relevances:
+    vectors, x = forward.annotations.vectors, forward.x
+    g, of_embedded, (absorbed, start) = forward.from_words(decoding.absorbed, decoding.start)
+    R = g * vectors.detach()  # (K, B, L, D)
+    said = forward.by_word([each * E.detach() for each, E in zip(of_embedded, forward.embedded, strict=True)])
+    of_pixels, lost = None, torch.zeros_like(absorbed)
+    if x.ndim == 4:
+        gx, at_sink, *lost_by = forward.traced(vectors, (x, sink, encoding.absorbed, encoding.start), g)
+        of_pixels, lost = (gx * x.detach() + at_sink).sum(dim=2), lost_by[0] + lost_by[1]
+    return Relevances(of_pixels, R.sum(dim=-1), said, start, absorbed, lost)

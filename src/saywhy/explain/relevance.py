@@ -1,0 +1,274 @@
+"""Relevance through a whole model: rules that switch on around the model's own operations.
+
+While `Relevance` is active, every torch function the model calls passes through it. Where relevance has a way of its
+own the rule takes the function's place and gives the same numbers; a linear function needs none, since what flows
+backward is relevance by value (see `rules`); parameters are constants. So any model of torch functions can be
+explained as it stands, whether it calls modules or functions, in place or not, one layer once or often, and no hook is
+left behind. Relevance that comes to a function without a rule raises an error, and is never let through unseen.
+
+    gates (sigmoid)             constants: the signal takes all
+    attention (softmax)         constants, as the LRP paper has it, or AttnLRP's tangent
+    a product of two signals    half to each; of a signal and a constant, all to the signal
+    sums, linear maps           the ε-rule
+    normalisation               its mean is linear, its variance a constant; a batch norm after a convolution is folded
+    tanh, ReLU, ReLU6, GELU, …  hand on what they get
+    LSTM cell                   the three gates are constants; c' = f c + i tanh(g) and g by the ε-rule
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode, resolve_name
+
+from saywhy.explain.composites import Composite
+from saywhy.explain.convolutions import Convolution, FirstConvolution
+from saywhy.explain.functions import LINEAR, carries, constant, is_signal, variants
+from saywhy.explain.rules import Booked, Epsilon, Halved, NoRule, PassedThrough, Softmax
+
+RULES: dict[Any, Callable[..., Any]] = {}
+
+
+def rule(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the rule of some torch functions."""
+
+    def register(body: Callable[..., Any]) -> Callable[..., Any]:
+        RULES.update(dict.fromkeys(functions, body))
+        return body
+
+    return register
+
+
+class Pixels(NamedTuple):
+    """What the first convolution may need of its input: where relevance goes, and between which bounds it is."""
+
+    sink: Tensor
+    low: Tensor
+    high: Tensor
+
+
+class Relevance(TorchFunctionMode):
+    """The rules, switched on for a forward pass; the backward passes after it carry relevance.
+
+    Args:
+        composite: which rule goes where.
+        like: a tensor of the batch, for its number of rows and its precision.
+        attention: "constant" or "attnlrp", unless the composite says which.
+
+    Attributes:
+        absorbed: the account of biases and stabilisers, (B,).
+        start: the account of constants that are read like signals: initial states, learned tokens.
+        embedded: the word embeddings that were looked up, one after another.
+    """
+
+    def __init__(self, composite: Composite, like: Tensor, attention: str = "constant") -> None:
+        super().__init__()
+        self.composite = composite
+        self.attention = composite.attention or attention
+        self.absorbed, self.start = (like.new_zeros(len(like), requires_grad=True) for _ in range(2))
+        self.embedded: list[Tensor] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """A rule's result where there is a rule and something to explain; else the function's."""
+        args, kwargs = constant(args), constant(kwargs or {})
+        if func is F.embedding:
+            self.embedded.append(func(*args, **kwargs).requires_grad_())
+            return self.embedded[-1]
+        if func in RULES and (carries(args) or carries(kwargs)):
+            return RULES[func](self, func, *args, **kwargs)
+        out = func(*args, **kwargs)
+        if func in LINEAR or not is_signal(out):
+            return out
+        return NoRule.apply(out, resolve_name(func) or str(func))
+
+    def stabilised(self, z: Tensor, bias: Tensor | float | None = None) -> Tensor:
+        """The ε-rule at z, a linear map or a sum of which `bias` is the constant part."""
+        if isinstance(bias, int | float):
+            bias = z.new_tensor(bias)
+        return Epsilon.apply(z, bias, self.absorbed, self.composite.epsilon, self.composite.relative)
+
+    def booked(self, value: Tensor) -> Tensor:
+        """A constant that is read like a signal, on the account `start`."""
+        return value if is_signal(value) else Booked.apply(value, self.start)
+
+    def attended(self, energies: Tensor, dim: int) -> Tensor:
+        """The softmax of energies."""
+        if self.attention == "constant":
+            return energies.detach().softmax(dim)
+        return Softmax.apply(energies, dim, self.absorbed)
+
+    def convolved(self, x: Tensor, weight: Tensor, bias: Tensor | None, z: Tensor, geometry: tuple[Any, ...]) -> Tensor:
+        """Z, which a convolution made of x."""
+        pixels = getattr(x, "pixels", None)
+        if pixels is not None and self.composite.first is not None:
+            how = (self.absorbed, geometry, self.composite, (pixels.low, pixels.high))
+            return FirstConvolution.apply(x, pixels.sink, weight, z, *how)
+        return Convolution.apply(x, weight, bias, z, self.absorbed, geometry, self.composite)
+
+
+@rule(*variants("linear"))
+def _linear(on: Relevance, func: Any, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return on.stabilised(func(x, weight, bias), bias)
+
+
+@rule(*variants("conv2d"))
+def _conv2d(
+    on: Relevance,
+    func: Any,
+    input: Tensor,  # torch's own names: callers may use them
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor:
+    geometry = (stride, padding, dilation, groups)
+    z = on.convolved(input, weight, bias, func(input.detach(), weight, bias, *geometry), geometry)
+    z.made = (input, weight, bias, geometry)  # type: ignore[attr-defined]  # for a batch norm to fold itself into
+    return z
+
+
+@rule(*variants("batch_norm"))
+def _batch_norm(on: Relevance, func: Any, x: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
+    y = func(x.detach(), *rest, **kwargs)
+    shift = func(torch.zeros_like(x[:1, :, :1, :1]), *rest, **kwargs).flatten()  # (C)
+    scale = func(torch.ones_like(x[:1, :, :1, :1]), *rest, **kwargs).flatten() - shift
+    made = getattr(x, "made", None)
+    if made is None:
+        wide = (-1, *[1] * (x.ndim - 2))
+        return on.stabilised(x * scale.view(wide) + shift.view(wide), shift.view(wide))
+    inner, weight, bias, geometry = made
+    folded = shift if bias is None else shift + scale * bias
+    return on.convolved(inner, weight * scale.view(-1, 1, 1, 1), folded, y, geometry)
+
+
+@rule(*variants("layer_norm"))
+def _layer_norm(
+    on: Relevance,
+    func: Any,
+    x: Tensor,
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    axes = tuple(range(-len(normalized_shape), 0))
+    spread = x.detach().var(dim=axes, correction=0, keepdim=True).add(eps).sqrt()
+    y = (x - x.mean(dim=axes, keepdim=True)) / spread
+    y = y if weight is None else y * weight
+    return on.stabilised(y if bias is None else y + bias, bias)
+
+
+@rule(*variants("add", "add_", "__add__", "__radd__", "__iadd__"))
+def _add(on: Relevance, func: Any, a: Any, b: Any, *, alpha: float = 1) -> Tensor:
+    z = torch.add(a, b, alpha=alpha) if isinstance(a, Tensor) else torch.add(b, a)
+    bias = next((each for each in (a, b if alpha == 1 else alpha * b) if not is_signal(each)), None)
+    return on.stabilised(z, bias)
+
+
+@rule(*variants("sub", "sub_", "subtract", "__sub__", "__isub__"))
+def _sub(on: Relevance, func: Any, a: Any, b: Any) -> Tensor:
+    return on.stabilised(a - b, -b if not is_signal(b) else None if is_signal(a) else a)
+
+
+@rule(*variants("rsub", "__rsub__"))
+def _rsub(on: Relevance, func: Any, a: Any, b: Any) -> Tensor:
+    return _sub(on, func, b, a)
+
+
+@rule(*variants("mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__", "matmul", "__matmul__", "bmm", "einsum"))
+def _product(on: Relevance, func: Any, *args: Any, **kwargs: Any) -> Tensor:
+    if sum(map(is_signal, args)) > 1:
+        args = tuple(Halved.apply(each) if is_signal(each) else each for each in args)
+    return func(*args, **kwargs)
+
+
+@rule(*variants("div", "div_", "true_divide", "__truediv__", "__div__", "__itruediv__"))
+def _div(on: Relevance, func: Any, a: Tensor, b: Any) -> Tensor:
+    return a / (b.detach() if isinstance(b, Tensor) else b)
+
+
+@rule(*variants("sigmoid", "sigmoid_", "hardsigmoid"))
+def _gate(on: Relevance, func: Any, x: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
+    return func(x.detach().clone(), *rest, **kwargs)
+
+
+@rule(
+    *variants("tanh", "tanh_", "relu", "relu_", "relu6", "hardtanh", "hardtanh_", "leaky_relu", "leaky_relu_"),
+    *variants("elu", "elu_", "gelu", "silu", "hardswish", "mish", "clamp"),
+)
+def _activation(on: Relevance, func: Any, x: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
+    return PassedThrough.apply(x, func(x.detach().clone(), *rest, **kwargs))
+
+
+@rule(*variants("softmax"))
+def _softmax(on: Relevance, func: Any, x: Tensor, dim: int, *rest: Any, **kwargs: Any) -> Tensor:
+    return on.attended(x, dim)
+
+
+@rule(*variants("scaled_dot_product_attention"))
+def _attention(
+    on: Relevance,
+    func: Any,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> Tensor:
+    energies = _product(on, torch.matmul, q, k.transpose(-1, -2)) * (scale or 1 / math.sqrt(q.shape[-1]))
+    if is_causal:
+        attn_mask = torch.ones(energies.shape[-2:], dtype=torch.bool, device=q.device).tril()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        energies = energies.masked_fill(~attn_mask, -torch.inf)
+    elif attn_mask is not None:
+        energies = on.stabilised(energies + attn_mask, attn_mask)
+    return _product(on, torch.matmul, on.attended(energies, -1), v)
+
+
+@rule(*variants("cat", "concat", "concatenate", "stack"))
+def _join(on: Relevance, func: Any, tensors: Any, *rest: Any, **kwargs: Any) -> Tensor:
+    return func([on.booked(each) for each in tensors], *rest, **kwargs)
+
+
+@rule(*variants("where"))
+def _where(on: Relevance, func: Any, condition: Tensor, a: Any, b: Any) -> Tensor:
+    shape = torch.broadcast_shapes(*(each.shape for each in (condition, a, b) if isinstance(each, Tensor)))
+    return func(condition, *(on.booked(each.expand(shape)) if isinstance(each, Tensor) else each for each in (a, b)))
+
+
+@rule(*variants("pad"))
+def _pad(on: Relevance, func: Any, x: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
+    out, pixels = func(x, *rest, **kwargs), getattr(x, "pixels", None)
+    if pixels is not None:
+        out.pixels = Pixels(*(func(each, *rest, **kwargs) for each in pixels))
+    return out
+
+
+@rule(*variants("lstm_cell"))
+def _lstm_cell(
+    on: Relevance,
+    func: Any,
+    x: Tensor,
+    state: tuple[Tensor, Tensor],
+    W: Tensor,
+    U: Tensor,
+    b_x: Tensor | None = None,
+    b_h: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    h, c = (on.booked(each) for each in state)
+    bias = sum((each for each in (b_x, b_h) if each is not None), W.new_zeros(len(W)))
+    read, weight = torch.cat([on.booked(x), h], dim=-1), torch.cat([W, U], dim=-1)
+    i, f, _, o = F.linear(read.detach(), weight, bias).sigmoid().chunk(4, dim=-1)
+    cell = slice(len(W) // 2, len(W) // 4 * 3)  # the rows of g, third of the four
+    g = on.stabilised(F.linear(read, weight[cell], bias[cell]), bias[cell])
+    c = on.stabilised(f * c + i * PassedThrough.apply(g, g.detach().tanh()))
+    return o * PassedThrough.apply(c, c.detach().tanh()), c
