@@ -25,7 +25,7 @@ from torch import Tensor
 from torch._C._functorch import is_batchedtensor
 from torch.autograd import Function
 from torch.nn import functional as F
-from torch.nn.grad import conv2d_input
+from torch.nn.modules.utils import _pair
 
 from saywhy.explain.composites import Composite
 from saywhy.explain.rules import away_from_zero, by_row
@@ -43,20 +43,32 @@ class Layer(NamedTuple):
     z: Tensor
     geometry: tuple[Any, ...]  # stride, padding, dilation, groups
     composite: Composite
+    is_signed: bool = False  # whether some input is negative: after a ReLU none is, and half of the work falls away
 
     def of(self, x: Tensor, weight: Tensor) -> Tensor:
         """The same convolution of another input by other weights, without bias."""
         return F.conv2d(x, weight, None, *self.geometry)
 
-    @property
-    def is_signed(self) -> bool:
-        """Whether some input is negative; after a ReLU none is, and half of the work falls away."""
-        return bool((self.x < 0).any())
+    def back(self, weight: Tensor, sent: Tensor) -> Tensor:
+        """Σ_j w_ij of what the outputs send: the transposed convolution, in the memory layout of x, which is faster."""
+        stride, padding, dilation, groups = self.geometry
+        pairs = [list(_pair(each)) for each in (stride, padding, dilation)]
+        shape = (len(self.x), weight.shape[1] * groups, *self.x.shape[2:])
+        like = torch.empty(shape, dtype=sent.dtype, device=sent.device, memory_format=_layout(self.x))
+        given = torch.ops.aten.convolution_backward(
+            sent, like, weight, None, *pairs, False, [0, 0], groups, [True, False, False]
+        )
+        return given[0]
 
     def part(self, sign: int) -> Tensor:
         """Σ_i (x_i w_ij)⁺ for sign 1, Σ_i (x_i w_ij)⁻ for sign −1."""
         above = self.of(self.x.clamp(min=0), side(self.weight, sign))
         return above + self.of(self.x.clamp(max=0), side(self.weight, -sign)) if self.is_signed else above
+
+
+def _layout(x: Tensor) -> torch.memory_format:
+    last = x.is_contiguous(memory_format=torch.channels_last)
+    return torch.channels_last if last else torch.contiguous_format
 
 
 class Share(NamedTuple):
@@ -67,9 +79,14 @@ class Share(NamedTuple):
     """
 
     factor: Tensor
-    above: Tensor
-    below: Tensor | None  # None for the same, or where no input is below 0
+    weights: tuple[Tensor, ...]  # above and below, or one for all
     rest: Tensor | float
+
+    def reached(self, layer: Layer, sent: Tensor, above_zero: Tensor) -> Tensor:
+        """What g' sends to the inputs."""
+        if len(self.weights) == 1:
+            return layer.back(self.weights[0], sent)
+        return torch.where(above_zero, *(layer.back(weight, sent) for weight in self.weights))
 
 
 Rule = Callable[[Layer], list[Share]]
@@ -84,7 +101,7 @@ def epsilon_rule(layer: Layer) -> list[Share]:
     """All inputs by what they contributed."""
     z = layer.z
     e = away_from_zero(z, z.new_tensor(max(layer.composite.epsilon, SMALLEST)))
-    return [Share(z / (z + e), layer.weight, None, e + layer.bias)]
+    return [Share(z / (z + e), (layer.weight,), e + layer.bias)]
 
 
 def alpha_beta_rule(layer: Layer) -> list[Share]:
@@ -95,7 +112,8 @@ def alpha_beta_rule(layer: Layer) -> list[Share]:
             continue
         rest = sign * SMALLEST + (side(layer.bias, sign) if layer.composite.conv_bias else 0)
         factor = much * layer.z / (layer.part(sign) + rest)
-        shares.append(Share(factor, side(weight, sign), side(weight, -sign) if layer.is_signed else None, rest))
+        weights = side(weight, sign), side(weight, -sign)
+        shares.append(Share(factor, weights if layer.is_signed else weights[:1], rest))
     return shares
 
 
@@ -106,8 +124,8 @@ def gamma_rule(layer: Layer) -> list[Share]:
     for sign, here in ((1, z >= 0), (-1, z < 0)):
         rest = bias + gamma * side(bias, sign) + sign * SMALLEST
         factor = torch.where(here, z / (z - layer.bias + gamma * layer.part(sign) + rest), 0)
-        above, below = (weight + gamma * side(weight, each) for each in (sign, -sign))
-        shares.append(Share(factor, above, below if layer.is_signed else None, rest))
+        weights = tuple(weight + gamma * side(weight, each) for each in (sign, -sign))
+        shares.append(Share(factor, weights if layer.is_signed else weights[:1], rest))
     return shares
 
 
@@ -115,7 +133,11 @@ RULES: dict[str, Rule] = {"epsilon": epsilon_rule, "alpha-beta": alpha_beta_rule
 
 
 class Convolution(Function):
-    """A convolution that has run, (x, …) ↦ z; its backward pass carries relevance by the composite's rule."""
+    """A convolution and its activation that have run, x ↦ z ↦ y; backward goes relevance by the composite's rule.
+
+    An activation hands on what it gets, so that one function does for both, and the work of a rule is done once for
+    all words.
+    """
 
     @staticmethod
     def forward(
@@ -124,39 +146,42 @@ class Convolution(Function):
         weight: Tensor,
         bias: Tensor | None,
         z: Tensor,
+        y: Tensor,
         account: Tensor,
         geometry: tuple[Any, ...],
         composite: Composite,
     ) -> Tensor:
-        """Z unchanged."""
+        """Y unchanged."""
         bias = z.new_zeros(1) if bias is None else bias
-        ctx.save_for_backward(x, weight, bias.view(-1, 1, 1), z, account)
+        ctx.save_for_backward(x, weight, bias.view(-1, 1, 1), z, y, account)
         ctx.how, ctx.known = (geometry, composite), None
-        return z.view_as(z)
+        return y.view_as(y)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         """Relevance by input, and what was absorbed."""
-        *tensors, account = ctx.saved_tensors
-        layer = Layer(*tensors, *ctx.how)
-        shares = ctx.known or RULES[layer.composite.convolution](layer)
+        x, weight, bias, z, y, account = ctx.saved_tensors
+        layer = Layer(x, weight, bias, z, *ctx.how)
+        if ctx.known is None:
+            layer = layer._replace(is_signed=bool((x < 0).any()))
+        shares, above_zero = ctx.known or (_shares(layer, y), x > 0)
         if not is_batchedtensor(g):  # the next word, in a pass of its own, will find it done
-            ctx.known = shares
-        gx: Tensor | None = None
-        absorbed = torch.zeros_like(account)
-        for share in shares:
-            sent = g * share.factor
-            reached = _reached(layer, sent, share)
-            gx = reached if gx is None else gx + reached
-            absorbed = absorbed + by_row(sent, account, share.rest)
-        return gx, None, None, None, absorbed, None, None
+            ctx.known = shares, above_zero
+        sent = [g * share.factor for share in shares]
+        reached = [share.reached(layer, each, above_zero) for share, each in zip(shares, sent, strict=True)]
+        absorbed = [by_row(each, account, share.rest) for share, each in zip(shares, sent, strict=True)]
+        return _total(reached), None, None, None, None, _total(absorbed), None, None
 
 
-def _reached(layer: Layer, sent: Tensor, share: Share) -> Tensor:
-    above = conv2d_input(layer.x.shape, share.above, sent, *layer.geometry)
-    if share.below is None:
-        return above
-    return torch.where(layer.x > 0, above, conv2d_input(layer.x.shape, share.below, sent, *layer.geometry))
+def _total(parts: list[Tensor]) -> Tensor:
+    return sum(parts[1:], parts[0])
+
+
+def _shares(layer: Layer, y: Tensor) -> list[Share]:
+    """The rule's shares, in terms of the relevance of y, which is that of z."""
+    passed = torch.where(layer.z == 0, 0, y / layer.z)
+    shares = RULES[layer.composite.convolution](layer)
+    return [share._replace(factor=share.factor * passed) for share in shares]
 
 
 class FirstConvolution(Function):
@@ -171,27 +196,27 @@ class FirstConvolution(Function):
         x: Tensor,
         sink: Tensor,
         weight: Tensor,
-        z: Tensor,
+        y: Tensor,
         account: Tensor,
         geometry: tuple[Any, ...],
         composite: Composite,
         box: tuple[Tensor, Tensor],
     ) -> Tensor:
-        """Z unchanged."""
-        ctx.save_for_backward(x.detach(), weight, z, account, *box)
+        """Y unchanged."""
+        ctx.save_for_backward(x.detach(), weight, y, account, *box)
         ctx.how = geometry, composite
-        return z.view_as(z)
+        return y.view_as(y)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         """Relevance of pixels, and what was absorbed."""
-        x, weight, z, account, low, high = ctx.saved_tensors
-        layer = Layer(x, weight, z.new_zeros(1), z, *ctx.how)
+        x, weight, y, account, low, high = ctx.saved_tensors
+        layer = Layer(x, weight, y.new_zeros(1), y, *ctx.how)
         if layer.composite.first == "flat":
             terms = [(torch.ones_like(x), torch.ones_like(weight))]
         else:
             terms = [(x, weight), (-low.expand_as(x), side(weight, 1)), (-high.expand_as(x), side(weight, -1))]
         below = torch.stack([layer.of(*term) for term in terms]).sum(dim=0) + SMALLEST
-        sent = g * z / below
-        given = [value * conv2d_input(x.shape, by, sent, *layer.geometry) for value, by in terms]
-        return None, sum(given[1:], given[0]), None, None, by_row(sent, account, SMALLEST), None, None, None
+        sent = g * y / below
+        given = [value * layer.back(by, sent) for value, by in terms]
+        return None, _total(given), None, None, by_row(sent, account, SMALLEST), None, None, None

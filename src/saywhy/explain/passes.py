@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +19,9 @@ from saywhy.encoders.annotations import Annotations
 from saywhy.explain.composites import Composite
 from saywhy.explain.gradients import Guidable, Leaves
 from saywhy.explain.relevance import Pixels, Relevance
+
+
+UNUSED: Any = {"allow_unused": True, "materialize_grads": True}  # what an input had no part in has gradient 0
 
 
 @dataclass(frozen=True)
@@ -66,11 +70,14 @@ class Forward:
         """The gradients (K, …) of inputs, for gradients g (K, …) of outputs; zeros where there is no way."""
 
         def back(one: Tensor) -> tuple[Tensor, ...]:
-            kinds = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
-            return torch.autograd.grad(outputs, list(inputs), one, **kinds)  # type: ignore[arg-type]
+            return torch.autograd.grad(outputs, list(inputs), one, retain_graph=True, **UNUSED)
+
+        def alone(one: Tensor) -> tuple[Tensor, ...]:  # the same; torch loads sympy when it is given gradients
+            with torch.enable_grad():
+                return torch.autograd.grad((outputs * one).sum(), list(inputs), retain_graph=True, **UNUSED)
 
         if self.chunk == 1:
-            return tuple(torch.stack(each) for each in zip(*map(back, g), strict=True))
+            return tuple(torch.stack(each) for each in zip(*map(alone, g), strict=True))
         return torch.func.vmap(back, chunk_size=self.chunk)(g)
 
     def from_words(self, *accounts: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:

@@ -24,11 +24,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode, resolve_name
+from torch.overrides import TorchFunctionMode
 
 from saywhy.explain.composites import Composite
 from saywhy.explain.convolutions import Convolution, FirstConvolution
-from saywhy.explain.functions import LINEAR, carries, constant, is_signal, variants
+from saywhy.explain.functions import carries, constant, is_linear, is_signal, variants
 from saywhy.explain.rules import Booked, Epsilon, Halved, NoRule, PassedThrough, Softmax
 
 RULES: dict[Any, Callable[..., Any]] = {}
@@ -50,6 +50,16 @@ class Pixels(NamedTuple):
     sink: Tensor
     low: Tensor
     high: Tensor
+
+
+class Made(NamedTuple):
+    """How a convolution came to its output: for a batch norm, and then an activation, to fold itself into it."""
+
+    x: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    z: Tensor
+    geometry: tuple[Any, ...]
 
 
 class Relevance(TorchFunctionMode):
@@ -82,9 +92,9 @@ class Relevance(TorchFunctionMode):
         if func in RULES and (carries(args) or carries(kwargs)):
             return RULES[func](self, func, *args, **kwargs)
         out = func(*args, **kwargs)
-        if func in LINEAR or not is_signal(out):
+        if not is_signal(out) or is_linear(func):
             return out
-        return NoRule.apply(out, resolve_name(func) or str(func))
+        return NoRule.apply(out, getattr(func, "__name__", str(func)))
 
     def stabilised(self, z: Tensor, bias: Tensor | float | None = None) -> Tensor:
         """The ε-rule at z, a linear map or a sum of which `bias` is the constant part."""
@@ -102,13 +112,14 @@ class Relevance(TorchFunctionMode):
             return energies.detach().softmax(dim)
         return Softmax.apply(energies, dim, self.absorbed)
 
-    def convolved(self, x: Tensor, weight: Tensor, bias: Tensor | None, z: Tensor, geometry: tuple[Any, ...]) -> Tensor:
-        """Z, which a convolution made of x."""
+    def convolved(self, made: Made, y: Tensor) -> Tensor:
+        """Y, which a convolution made of its input, with whatever came after it and is folded into it."""
+        x, weight, bias, z, geometry = made
         pixels = getattr(x, "pixels", None)
         if pixels is not None and self.composite.first is not None:
             how = (self.absorbed, geometry, self.composite, (pixels.low, pixels.high))
-            return FirstConvolution.apply(x, pixels.sink, weight, z, *how)
-        return Convolution.apply(x, weight, bias, z, self.absorbed, geometry, self.composite)
+            return FirstConvolution.apply(x, pixels.sink, weight, y, *how)
+        return Convolution.apply(x, weight, bias, z, y, self.absorbed, geometry, self.composite)
 
 
 @rule(*variants("linear"))
@@ -129,9 +140,13 @@ def _conv2d(
     groups: int = 1,
 ) -> Tensor:
     geometry = (stride, padding, dilation, groups)
-    z = on.convolved(input, weight, bias, func(input.detach(), weight, bias, *geometry), geometry)
-    z.made = (input, weight, bias, geometry)  # type: ignore[attr-defined]  # for a batch norm to fold itself into
-    return z
+    made = Made(input, weight, bias, func(input.detach(), weight, bias, *geometry), geometry)
+    return _with(made, on.convolved(made, made.z))
+
+
+def _with(made: Made, out: Tensor) -> Tensor:
+    out.made = made  # type: ignore[attr-defined]
+    return out
 
 
 @rule(*variants("batch_norm"))
@@ -143,9 +158,9 @@ def _batch_norm(on: Relevance, func: Any, x: Tensor, *rest: Any, **kwargs: Any) 
     if made is None:
         wide = (-1, *[1] * (x.ndim - 2))
         return on.stabilised(x * scale.view(wide) + shift.view(wide), shift.view(wide))
-    inner, weight, bias, geometry = made
-    folded = shift if bias is None else shift + scale * bias
-    return on.convolved(inner, weight * scale.view(-1, 1, 1, 1), folded, y, geometry)
+    bias = shift if made.bias is None else shift + scale * made.bias
+    folded = Made(made.x, made.weight * scale.view(-1, 1, 1, 1), bias, y, made.geometry)
+    return _with(folded, on.convolved(folded, y))
 
 
 @rule(*variants("layer_norm"))
@@ -204,7 +219,8 @@ def _gate(on: Relevance, func: Any, x: Tensor, *rest: Any, **kwargs: Any) -> Ten
     *variants("elu", "elu_", "gelu", "silu", "hardswish", "mish", "clamp"),
 )
 def _activation(on: Relevance, func: Any, x: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
-    return PassedThrough.apply(x, func(x.detach().clone(), *rest, **kwargs))
+    y, made = func(x.detach().clone(), *rest, **kwargs), getattr(x, "made", None)
+    return PassedThrough.apply(x, y) if made is None else on.convolved(made, y)
 
 
 @rule(*variants("softmax"))
@@ -264,11 +280,10 @@ def _lstm_cell(
     b_x: Tensor | None = None,
     b_h: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    h, c = (on.booked(each) for each in state)
+    x, h, c = (on.booked(each) for each in (x, *state))
     bias = sum((each for each in (b_x, b_h) if each is not None), W.new_zeros(len(W)))
-    read, weight = torch.cat([on.booked(x), h], dim=-1), torch.cat([W, U], dim=-1)
-    i, f, _, o = F.linear(read.detach(), weight, bias).sigmoid().chunk(4, dim=-1)
-    cell = slice(len(W) // 2, len(W) // 4 * 3)  # the rows of g, third of the four
-    g = on.stabilised(F.linear(read, weight[cell], bias[cell]), bias[cell])
+    i, f, _, o = (F.linear(x.detach(), W, bias) + F.linear(h.detach(), U)).sigmoid().chunk(4, dim=-1)
+    third = slice(len(W) // 2, len(W) // 4 * 3)  # the rows of g
+    g = on.stabilised(F.linear(x, W[third], bias[third]) + F.linear(h, U[third]), bias[third])
     c = on.stabilised(f * c + i * PassedThrough.apply(g, g.detach().tanh()))
     return o * PassedThrough.apply(c, c.detach().tanh()), c

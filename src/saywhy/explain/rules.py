@@ -9,10 +9,10 @@ these terms most rules are ordinary gradients, which is why the model that is ex
     ε-rule, z = Σ_i w_i y_i + b    R_i = w_i y_i R_z / (z + ε sign z)               `Epsilon`, then the gradient
     α1β0 and its kin               their own, for convolutions                      `convolutions`
 
-The ε-rule (eq. 20 of Sun et al. 2021, https://arxiv.org/abs/2001.01037) gives R_i = w_i y_i g', g' = g z / (z + ε sign z).
-What it does not give on is b g' to the bias and ε sign(z) g' to the stabiliser. Every such share is sent to an account: a
-leaf (B,) that each function takes in and whose gradient it returns, so that autograd adds up what was absorbed, row
-by row and layer by layer, and nothing is ever taken as a remainder.
+The ε-rule (eq. 20 of Sun et al. 2021, https://arxiv.org/abs/2001.01037) gives R_i = w_i y_i g' with
+g' = g z / (z + ε sign z). What it does not give on is b g' to the bias and ε sign(z) g' to the stabiliser. Every such
+share is sent to an account: a leaf (B,) that each function takes in and whose gradient it returns, so autograd adds up
+what was absorbed, row by row and layer by layer, and nothing is ever taken as a remainder.
 """
 
 from __future__ import annotations
@@ -29,11 +29,19 @@ def by_row(g: Tensor, account: Tensor, values: Tensor | float = 1.0) -> Tensor:
 
     The first axis is the batch, or its first rows (the others have ended), or the batch times windows of a picture.
     """
-    shares, by = (g * values, 1.0) if isinstance(values, Tensor) else (g, values)
-    rows = shares.sum(dim=tuple(range(1, shares.ndim))) * by  # no reshape: it would copy where channels come last
+    if not isinstance(values, Tensor):
+        rows = _of_all_but_the_first(g) * values
+    elif values.shape[-2:] == (1, 1) and g.ndim == 4:  # of channels
+        rows = g.sum(dim=(2, 3)) @ values[..., 0, 0].expand(g.shape[1])
+    else:
+        rows = _of_all_but_the_first(g * values)
     if len(rows) < len(account):
         return torch.cat([rows, rows.new_zeros(len(account) - len(rows))])
     return rows if len(rows) == len(account) else rows.unflatten(0, (len(account), -1)).sum(dim=1)
+
+
+def _of_all_but_the_first(values: Tensor) -> Tensor:
+    return values.sum(dim=tuple(range(1, values.ndim)))  # no reshape: it would copy where channels come last
 
 
 def away_from_zero(z: Tensor, epsilon: float | Tensor) -> Tensor:
@@ -42,7 +50,7 @@ def away_from_zero(z: Tensor, epsilon: float | Tensor) -> Tensor:
 
 
 class Epsilon(Function):
-    """z ↦ z, and g ↦ g z / (z + ε sign z): the ε-rule at the output of a linear map or a sum.
+    """z ↦ z, and g ↦ g' = g z / (z + ε sign z): the ε-rule at the output of a linear map or a sum.
 
     `bias` is what z has of constants; its share and the stabiliser's go to the account. With `relative`, ε is a share
     of the mean |z| over the last axis.
@@ -51,19 +59,17 @@ class Epsilon(Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, bias: Tensor | None, account: Tensor, epsilon: float, relative: bool) -> Tensor:
         """Z unchanged."""
-        ctx.save_for_backward(z, bias, account)
-        ctx.epsilon, ctx.relative = epsilon, relative
+        size = epsilon * z.abs().mean(dim=-1, keepdim=True) if relative else z.new_tensor(epsilon)
+        e = away_from_zero(z, size.clamp(min=torch.finfo(z.dtype).tiny))
+        ctx.save_for_backward(z / (z + e), e if bias is None else e + bias, account)
         return z.view_as(z)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         """The share that goes on, and the sum of what does not."""
-        z, bias, account = ctx.saved_tensors
-        size = ctx.epsilon * z.abs().mean(dim=-1, keepdim=True) if ctx.relative else z.new_tensor(ctx.epsilon)
-        e = away_from_zero(z, size.clamp(min=torch.finfo(z.dtype).tiny))
-        kept = g * (z / (z + e))
-        absorbed = kept * (e if bias is None else e + bias)
-        return kept, None, by_row(absorbed, account), None, None
+        factor, rest, account = ctx.saved_tensors
+        kept = g * factor
+        return kept, None, by_row(kept, account, rest), None, None
 
 
 class PassedThrough(Function):
