@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from saywhy.decoding import Caption
     from saywhy.errors import UserError
+    from saywhy.explain import Explanation
     from saywhy.model import Model, load
 
-__all__ = ["Caption", "Model", "UserError", "load"]
+__all__ = ["Caption", "Explanation", "Model", "UserError", "load"]
 
 _HOMES = {
     "Caption": "saywhy.decoding",
+    "Explanation": "saywhy.explain",
     "Model": "saywhy.model",
     "UserError": "saywhy.errors",
     "load": "saywhy.model",

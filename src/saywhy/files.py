@@ -31,9 +31,9 @@ def whole_file(path: str | Path) -> Iterator[Path]:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a text file whole."""
+    """Write a text file whole; what a file's name may hold and UTF-8 cannot is written as an escape."""
     with whole_file(path) as part:
-        part.write_text(text, encoding="utf-8")
+        part.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def _umask() -> int:

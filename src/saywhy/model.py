@@ -23,6 +23,7 @@ from saywhy.data.vocabulary import PAD
 from saywhy.decoding import Caption, Decoding, decode
 from saywhy.encoders.annotations import Annotations
 from saywhy.errors import BrokenPicture, UserError
+from saywhy.explain.asking import Ask, in_question
 from saywhy.explain.composites import DEFAULT, Composite
 from saywhy.explain.explaining import Explaining
 from saywhy.explain.explanation import Explanation
@@ -103,10 +104,10 @@ class Model:
         at: int | None = None,
         instead: str | None = None,
         composite: str | Composite = DEFAULT,
-        batch: int = 8,
+        batch: int | None = None,
         chunk: int | None = None,
         regions: Where = None,
-        on_broken: Callable[[BrokenPicture], None] | None = None,
+        on_broken: Callable[[UserError], None] | None = None,
         **decoding: Any,
     ) -> Iterator[Explanation]:
         """Explain pictures, a batch at a time: which pixels and which earlier words made each word be said.
@@ -119,29 +120,40 @@ class Model:
             at: the position, from 1, of the one word to be explained; with `word`, why that word might stand there.
             instead: why not this word: the difference of the two logits is explained.
             composite: the rules of LRP, or a name of `saywhy.explain.composites`.
-            batch: pictures at a time.
+            batch: pictures at a time; by itself one on a CPU and eight on a GPU.
             chunk: words that go back at a time; by itself one on a CPU and sixteen on a GPU.
             regions: where a model of regions finds them.
-            on_broken: told of pictures that cannot be read, which are left out.
+            on_broken: told of pictures that cannot be read, or whose captions have no word `at`; they are left out.
             decoding: how the model decodes its own caption, as in `beam=5`.
         """
-        ask = Explaining(self.captioner, self.vocabulary, methods, caption, word, at, instead, composite, chunk)
         rules = replace(self.decoding, **decoding)
-        ask.refuse_long_captions(rules.max_words)
+        ask = Ask.read(self.vocabulary, rules.max_words, caption, word, at, instead)
+        explaining = Explaining(self.captioner, self.vocabulary, ask, methods, composite, chunk)
         given = find_regions(self.regions, regions, f"model {self.name}")
         opened = self._open(pictures, on_broken, given)
+        batch = batch or (1 if self.captioner.device.type == "cpu" else 8)
         while some := list(islice(opened, batch)):
-            yield from self._explain_batch(some, ask, rules)
+            yield from self._explain_batch(some, explaining, rules, on_broken)
 
-    def _explain_batch(self, opened: list[_Opened], ask: Explaining, rules: Decoding) -> Iterator[Explanation]:
+    def _explain_batch(
+        self,
+        opened: list[_Opened],
+        explaining: Explaining,
+        rules: Decoding,
+        on_broken: Callable[[UserError], None] | None,
+    ) -> Iterator[Explanation]:
         pixels, boxes = self._inputs(opened)
         with self.captioner.attending(rules.attend):
-            said = None
-            if ask.caption is None:
-                with torch.inference_mode():
-                    found = decode(self.captioner, self.captioner.encode(pixels, boxes), rules)
-                said = [self.vocabulary.decode(each.words) for each in found]
-            yield from ask(pixels, boxes, said, [self._about(each) for each in opened])
+            typed = explaining.ask.caption
+            captions = self._said(pixels, boxes, rules) if typed is None else [typed] * len(opened)
+            if rows := list(_long_enough(opened, captions, explaining.ask, on_broken)):
+                some = pixels[rows], None if boxes is None else boxes[rows], [captions[row] for row in rows]
+                yield from explaining(*some, [self._about(opened[row]) for row in rows])
+
+    @torch.inference_mode()
+    def _said(self, pixels: torch.Tensor, boxes: torch.Tensor | None, rules: Decoding) -> list[Sequence[str]]:
+        found = decode(self.captioner, self.captioner.encode(pixels, boxes), rules)
+        return [self.vocabulary.decode(each.words) for each in found]
 
     def _about(self, opened: _Opened) -> dict[str, Any]:
         shown = {"picture": opened.shown, "size": opened.size, "region": opened.seen}
@@ -223,6 +235,24 @@ class Model:
         pixels = torch.from_numpy(np.stack([each.pixels for each in opened])).to(device)
         boxes = [each.boxes for each in opened if each.boxes is not None]
         return pixels, torch.from_numpy(np.stack(boxes)).to(device) if boxes else None
+
+
+def _long_enough(
+    opened: Sequence[_Opened],
+    captions: Sequence[Sequence[str]],
+    ask: Ask,
+    on_broken: Callable[[UserError], None] | None,
+) -> Iterator[int]:
+    """The rows whose captions have the word that is asked about; of the others `on_broken` is told."""
+    for row, (each, words) in enumerate(zip(opened, captions, strict=True)):
+        try:
+            in_question(words, ask.word, ask.at)
+            yield row
+        except UserError as error:
+            told = UserError(f"{each.image or 'a picture'}: {error}")
+            if on_broken is None:
+                raise told from None
+            on_broken(told)
 
 
 def load(model: str | Path | None = None, device: str | torch.device | None = None) -> Model:

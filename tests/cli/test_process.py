@@ -20,7 +20,7 @@ from saywhy.version import saywhy_version
 
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 SAYWHY = (sys.executable, "-m", "saywhy")
-COMMANDS = ([], ["caption"], ["evaluate"], ["train"], ["data"], ["data", "check"], ["models"], ["results"])
+COMMANDS = ([], ["caption"], ["explain"], ["evaluate"], ["train"], ["data"], ["data", "check"], ["models"], ["results"])
 
 ALL_HELP = f"""
 import sys

@@ -14,6 +14,7 @@ from saywhy.captioners import build
 from saywhy.captioners.saving import SavedModel
 from saywhy.data.preprocess import Preprocessing
 from saywhy.data.regions import RegionSettings
+from saywhy.explain import Explanation
 
 FEATURES = """
 name = "f"
@@ -57,6 +58,20 @@ def test_captioning_with_regions_says_something_and_draws_it(run, looker, photos
     assert (result.code, result.err) == (0, "")
     assert result.out.count("word") >= 3
     assert len(list((tmp_path / "figures").glob("*.png"))) == 3
+
+
+def test_explaining_takes_regions_as_captioning_does(run, looker, photos, tmp_path):
+    explained = ("explain", *photos, "--model", looker, "--out", tmp_path / "why")
+    assert "say where they are with --regions PATH" in run(*explained).complaint
+    lacking = boxes_of(photos[0].parent, tmp_path / "lacking.jsonl", without="1.png")
+    assert "no regions for 1 of 3 pictures" in run(*explained, "--regions", lacking).complaint
+    assert not (tmp_path / "why").exists()
+    result = run(*explained, "--regions", boxes_of(photos[0].parent, tmp_path / "boxes.jsonl"))
+    assert (result.code, result.err) == (0, "")
+    for name in "012":
+        found = Explanation.load(tmp_path / "why" / name)
+        assert found.boxes is not None
+        assert all(word.budget.total == pytest.approx(word.logit, abs=1e-3) for word in found.words)
 
 
 def test_a_picture_without_regions_is_named_before_anything_is_said(run, looker, photos, tmp_path):

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from saywhy.cli import caption, data, evaluate, models, results, train
+from saywhy.cli import caption, data, evaluate, explain, models, results, train
 from saywhy.cli.complain import complain
 from saywhy.cli.options import FLAG, examples
 from saywhy.errors import UserError
@@ -26,9 +26,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["--help", "-h"]},
-    epilog=examples("saywhy caption photo.jpg holiday/", "saywhy caption --help"),
+    epilog=examples(
+        "saywhy caption photo.jpg holiday/", "saywhy explain photo.jpg --out why/", "saywhy explain --help"
+    ),
 )
 app.command("caption", epilog=caption.EPILOG)(caption.caption)
+app.command("explain", epilog=explain.EPILOG)(explain.explain)
 app.command("evaluate", epilog=evaluate.EPILOG)(evaluate.evaluate)
 app.command("train", epilog=train.EPILOG)(train.train)
 app.add_typer(data.app, name="data")

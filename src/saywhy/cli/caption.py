@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from saywhy.cli.complain import complain
-from saywhy.cli.options import DECODING, FLAG, OUTPUT, Attend, Batch, Beam, Device, Length, Model, Regions, examples
+from saywhy.cli.complain import Faults
+from saywhy.cli.options import (
+    FLAG,
+    OUTPUT,
+    Attend,
+    Batch,
+    Beam,
+    Device,
+    Length,
+    Model,
+    NoRepeat,
+    Regions,
+    examples,
+)
+from saywhy.cli.pictures import fit_to_open
 from saywhy.cli.writable import refuse_unwritable
 from saywhy.errors import UserError
 
@@ -31,16 +44,7 @@ def caption(
     regions: Regions = None,
     beam: Beam = None,
     length: Length = None,
-    no_repeat: Annotated[
-        bool | None,
-        typer.Option(
-            "--no-repeat/--repeat",
-            metavar=FLAG,
-            help="Say no three words in a row twice.",
-            show_default="model's",
-            rich_help_panel=DECODING,
-        ),
-    ] = None,
+    no_repeat: NoRepeat = None,
     attend: Attend = None,
     sample: Annotated[
         bool, typer.Option("--sample", metavar=FLAG, help="Draw words at random.", rich_help_panel=SAMPLING)
@@ -76,37 +80,14 @@ def caption(
     if not sample and (temperature, top_k, top_p, seed) != (1.0, 0, 1.0, 0):
         raise UserError("--temperature, --top-k, --top-p and --seed are of sampling: add --sample")
     refuse_unwritable("--figures", figures, folder=True)
-    faults: list[UserError] = []
-
-    def skip(error: UserError) -> None:
-        faults.append(error)
-        complain(error)
-
-    if found := list(_fit_to_open(pictures, skip)):
+    faults = Faults()
+    if found := list(fit_to_open(pictures, faults)):
         asked: dict[str, Any] = {"beam": beam, "length": length, "no_repeat": no_repeat, "attend": attend}
         if sample:
             asked |= {"method": "sample", "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
         asked = {name: value for name, value in asked.items() if value is not None}
-        _caption(found, model, regions, device, batch, asked, as_json, figures, skip)
-    raise typer.Exit(2 if faults else 0)
-
-
-def _fit_to_open(given: Iterable[str], skip: Callable[[UserError], None]) -> Iterator[Path]:
-    """The pictures whose headers promise well; the others are told of before any model is loaded."""
-    from saywhy.data.pictures import find_pictures, picture_header
-
-    for path in given:
-        try:
-            found = find_pictures([path])
-        except UserError as error:
-            skip(error)
-            continue
-        for picture in found:
-            try:
-                picture_header(picture)
-                yield picture
-            except UserError as error:
-                skip(error)
+        _caption(found, model, regions, device, batch, asked, as_json, figures, faults)
+    raise typer.Exit(faults.exit_code)
 
 
 def _caption(

@@ -48,6 +48,16 @@ Length = Annotated[
         rich_help_panel=DECODING,
     ),
 ]
+NoRepeat = Annotated[
+    bool | None,
+    typer.Option(
+        "--no-repeat/--repeat",
+        metavar=FLAG,
+        help="Say no three words in a row twice.",
+        show_default="model's",
+        rich_help_panel=DECODING,
+    ),
+]
 Attend = Annotated[
     str | None,
     typer.Option(

@@ -81,9 +81,9 @@ class Decoding:
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
-    """log p over what a caption may contain, (R, V): `<unk>`, `<pad>` and `<start>` are left out of the softmax."""
+    """log p over what a caption may contain, (…, V): `<unk>`, `<pad>` and `<start>` are left out of the softmax."""
     logits = logits.float().clone()
-    logits[:, [PAD, START, UNK]] = -torch.inf
+    logits[..., [PAD, START, UNK]] = -torch.inf
     return logits.log_softmax(dim=-1)
 
 

@@ -17,6 +17,37 @@ from saywhy.explain.passes import Question
 
 
 @dataclass(frozen=True)
+class Ask:
+    """What a user asks of every picture, in words that the model knows; `Model.explanations` says what each means."""
+
+    caption: tuple[str, ...] | None = None
+    word: str | None = None
+    at: int | None = None
+    instead: str | None = None
+
+    @classmethod
+    def read(
+        cls,
+        vocabulary: Vocabulary,
+        most: int,
+        caption: str | None = None,
+        word: str | None = None,
+        at: int | None = None,
+        instead: str | None = None,
+    ) -> Ask:
+        """What was typed, for a model of this vocabulary that says at most so many words; else a `UserError`."""
+        tokens = None if caption is None else caption_words(caption, vocabulary, most)
+        word, instead = (None if each is None else known_word(each, vocabulary) for each in (word, instead))
+        if at is not None and not 1 <= at <= most:
+            raise UserError(f"there is no word {at}: this model says at most {most} words, the first is word 1")
+        if tokens is not None:
+            in_question(tokens, word, at)
+        if instead is not None and instead == (tokens[at - 1] if word is None and tokens and at else word):
+            raise UserError(f"why {instead!r} and not {instead!r}: these are the same word; hold it against another")
+        return cls(tokens, word, at, instead)
+
+
+@dataclass(frozen=True)
 class Asked:
     """What is asked of one caption.
 
@@ -51,8 +82,10 @@ def known_word(word: str, vocabulary: Vocabulary) -> str:
     raise UserError(f"the word {word!r} is not in the model's vocabulary of {len(vocabulary) - len(MARKERS)}: {hint}")
 
 
-def in_question(tokens: Sequence[str], word: str | None, at: int | None) -> Asked | None:
+def in_question(tokens: Sequence[str], word: str | None, at: int | None, instead: str | None = None) -> Asked | None:
     """What is asked: every word, or one word wherever the caption has it, or any word at a position from 1 on.
+
+    A word is not held against itself: of every word, those that are `instead` are left out.
 
     None where the word is not in the caption and no position is given: the model then has to say where it would
     have fitted best.
@@ -63,7 +96,8 @@ def in_question(tokens: Sequence[str], word: str | None, at: int | None) -> Aske
     if at is not None:
         return Asked(tokens, (at - 1,), (word or tokens[at - 1],))
     if word is None:
-        return Asked(tokens, tuple(range(len(tokens))), tokens)
+        places = tuple(i for i, token in enumerate(tokens) if token != instead)
+        return Asked(tokens, places, tuple(tokens[i] for i in places))
     places = tuple(i for i, token in enumerate(tokens) if token == word)
     return Asked(tokens, places, tuple(word for _ in places)) if places else None
 

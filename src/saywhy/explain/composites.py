@@ -15,6 +15,7 @@ Attention weights are constants, as the LRP paper has it, but in transformers, w
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from saywhy.errors import UserError, closest
@@ -45,6 +46,20 @@ class Composite:
     first: str | None = None
     attention: str | None = None
 
+    def __str__(self) -> str:
+        """As `explanation.json` writes it: a name from above, with ε where that is another.
+
+        >>> print(composite("paper"))
+        paper
+        >>> print(composite("paper", epsilon=0.1, relative=True))
+        paper, ε 0.1 relative
+        """
+        for name, named in composites.items():
+            if replace(self, epsilon=named.epsilon, relative=named.relative) == named:
+                how = f", ε {self.epsilon:g}{' relative' if self.relative else ''}"
+                return name if self == named else f"{name}{how}"
+        return "custom"
+
 
 DEFAULT = "epsilon-plus"
 
@@ -63,5 +78,7 @@ def composite(name: str, epsilon: float | None = None, relative: bool = False) -
     """A named composite, with another ε if one is given."""
     if name not in composites:
         raise UserError(f"unknown composite {name!r}: {closest(name, composites)}")
+    if epsilon is not None and not 0 <= epsilon < math.inf:
+        raise UserError(f"epsilon = {epsilon:g} is out of range: ε is 0 or more")
     chosen = replace(composites[name], relative=relative)
     return chosen if epsilon is None else replace(chosen, epsilon=epsilon)

@@ -86,7 +86,8 @@ class Share(NamedTuple):
         """What g' sends to the inputs."""
         if len(self.weights) == 1:
             return layer.back(self.weights[0], sent)
-        return torch.where(above_zero, *(layer.back(weight, sent) for weight in self.weights))
+        above, below = (layer.back(weight, sent) for weight in self.weights)
+        return torch.where(above_zero, above, below)
 
 
 Rule = Callable[[Layer], list[Share]]
@@ -99,8 +100,9 @@ def side(values: Tensor, sign: int) -> Tensor:
 
 def epsilon_rule(layer: Layer) -> list[Share]:
     """All inputs by what they contributed."""
-    z = layer.z
-    e = away_from_zero(z, z.new_tensor(max(layer.composite.epsilon, SMALLEST)))
+    z, epsilon = layer.z, layer.composite.epsilon
+    size = epsilon * z.abs().mean(dim=1, keepdim=True) if layer.composite.relative else z.new_tensor(epsilon)
+    e = away_from_zero(z, size.clamp(min=SMALLEST))
     return [Share(z / (z + e), (layer.weight,), e + layer.bias)]
 
 
@@ -200,7 +202,7 @@ class FirstConvolution(Function):
         account: Tensor,
         geometry: tuple[Any, ...],
         composite: Composite,
-        box: tuple[Tensor, Tensor],
+        box: tuple[Tensor, Tensor, Tensor],
     ) -> Tensor:
         """Y unchanged."""
         ctx.save_for_backward(x.detach(), weight, y, account, *box)
@@ -210,10 +212,10 @@ class FirstConvolution(Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         """Relevance of pixels, and what was absorbed."""
-        x, weight, y, account, low, high = ctx.saved_tensors
+        x, weight, y, account, low, high, there = ctx.saved_tensors
         layer = Layer(x, weight, y.new_zeros(1), y, *ctx.how)
         if layer.composite.first == "flat":
-            terms = [(torch.ones_like(x), torch.ones_like(weight))]
+            terms = [(there, torch.ones_like(weight))]
         else:
             terms = [(x, weight), (-low.expand_as(x), side(weight, 1)), (-high.expand_as(x), side(weight, -1))]
         below = torch.stack([layer.of(*term) for term in terms]).sum(dim=0) + SMALLEST

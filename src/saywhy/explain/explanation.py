@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import numpy as np
 from PIL import Image
@@ -133,12 +135,13 @@ class Explanation:
         return [word.budget for word in self.words]
 
     def map(
-        self, i: int, method: str = "lrp", head: int | None = None, size: tuple[int, int] | None = None
+        self, i: int, method: str | None = None, head: int | None = None, size: tuple[int, int] | None = None
     ) -> np.ndarray:
         """The map of word i over the whole picture, (height, width), at its own size or another.
 
         Positive supports the word, negative speaks against it. Of several heads of attention it is the mean, or one.
         """
+        method = method or next(iter(self.maps))
         if method not in self.maps:
             raise UserError(f"no map by {method!r} was made: {closest(method, self.maps)}")
         values = self.maps[method][i].astype(np.float32)
@@ -171,11 +174,11 @@ class Explanation:
             "words": [{**asdict(word), "share": word.budget.share} for word in self.words],
         }
 
-    def show(self, method: str = "lrp") -> Image.Image:
+    def show(self, method: str | None = None) -> Image.Image:
         """The classic figure, one panel a word; a notebook displays it."""
         from saywhy.reports.words_figure import words_figure  # drawing is loaded only when something is drawn
 
-        return words_figure(self, method)
+        return words_figure(self, method or self.methods[0])
 
     def save(self, folder: str | Path) -> None:
         """Write `explanation.json`, `maps.npz`, `words.png` and `report.html` into a folder."""
@@ -189,7 +192,7 @@ class Explanation:
             parts["picture"] = np.frombuffer(_as_jpeg(self.picture), np.uint8)
         write_text(folder / PAGE, explanation_page(self))
         with whole_file(folder / FIGURE) as part:
-            self.show(self.methods[0]).save(part, format="PNG")
+            self.show().save(part, format="PNG")
         with whole_file(folder / MAPS) as part, part.open("wb") as file:
             np.savez_compressed(file, **parts)  # type: ignore[arg-type]
         write_text(folder / JSON, json.dumps(self.as_dict(), ensure_ascii=False, indent=2) + "\n")
@@ -220,13 +223,13 @@ class Explanation:
             )
         except FileNotFoundError as error:
             raise UserError(f"{folder}: no explanation that saywhy saved ({error.filename} is missing)") from None
-        except (ValueError, TypeError, KeyError, OSError) as error:
+        except (ValueError, TypeError, KeyError, OSError, EOFError, BadZipFile, zlib.error) as error:
             raise UserError(f"{folder}: not an explanation that saywhy saved ({error})") from None
 
     def _repr_png_(self) -> bytes:
         """How a notebook shows it."""
         held = io.BytesIO()
-        self.show(self.methods[0]).save(held, format="PNG")
+        self.show().save(held, format="PNG")
         return held.getvalue()
 
 

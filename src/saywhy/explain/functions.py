@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import rnn
+from torch.overrides import TorchFunctionMode
 
 
 def variants(*names: str) -> tuple[Any, ...]:
@@ -29,7 +31,8 @@ LINEAR = frozenset(
             *("index_select", "gather", "roll", "flip", "rot90", "mean", "sum", "__getitem__", "neg", "__neg__"),
             *("dropout", "dropout_", "feature_dropout", "avg_pool2d", "adaptive_avg_pool2d", "max_pool2d"),
             *("interpolate", "pixel_shuffle", "pixel_unshuffle", "unfold", "fold", "masked_fill", "diagonal"),
-            *("pad_sequence", "alpha_dropout", "adaptive_max_pool2d", "as_strided", "cumsum", "identity"),
+            *("pad_sequence", "alpha_dropout", "adaptive_max_pool2d", "as_strided", "cumsum", "identity", "chunk"),
+            *("split", "tensor_split", "unbind", "max", "min", "amax", "amin", "topk", "sort"),
         ),
         rnn.pad_sequence,
         Tensor.T.__get__,  # type: ignore[attr-defined]
@@ -38,27 +41,81 @@ LINEAR = frozenset(
 )
 """Functions whose gradient carries relevance by value as it should be carried: linear ones, and those that choose."""
 
+LINEAR_BY_NAME = frozenset({"torchvision.roi_align"})
+"""Such functions of a library that is slow to load, and that a model may do without."""
+
+
+def is_linear(func: Any) -> bool:
+    """Whether a function's gradient carries relevance as it should be carried."""
+    return func in LINEAR or str(func) in LINEAR_BY_NAME
+
 
 def is_signal(value: Any) -> bool:
     """Whether relevance can come to it."""
     return isinstance(value, Tensor) and value.requires_grad
 
 
-def constant(value: Any) -> Any:
-    """The same with parameters cut off: relevance does not go to weights."""
-    if isinstance(value, nn.Parameter):
-        return value.detach()
+def mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """Arguments, however nested, with `change` made to each."""
     if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
-        return type(value)(constant(each) for each in value)
+        return type(value)(mapped(change, each) for each in value)
     if isinstance(value, dict):
-        return {key: constant(each) for key, each in value.items()}
-    return value
+        return {key: mapped(change, each) for key, each in value.items()}
+    return change(value)
 
 
-def carries(value: Any) -> bool:
-    """Whether there is a signal among arguments, however nested."""
-    if isinstance(value, tuple | list):
-        return any(carries(each) for each in value)
-    if isinstance(value, dict):
-        return any(carries(each) for each in value.values())
-    return is_signal(value)
+def signals(*values: Any) -> list[Tensor]:
+    """The signals among arguments, however nested."""
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, tuple | list):
+            found += signals(*value)
+        elif isinstance(value, dict):
+            found += signals(*value.values())
+        elif is_signal(value):
+            found.append(value)
+    return found
+
+
+def out_of_place(func: Any) -> Any:
+    """The function that computes what this one writes into its first argument; None if it writes nothing.
+
+    >>> out_of_place(Tensor.add_) is Tensor.add
+    True
+    """
+    name = getattr(func, "__name__", "")
+    if name.startswith("__i") and name.endswith("__"):
+        return getattr(Tensor, f"__{name[3:]}", None)
+    if not name.endswith("_") or name.endswith("__"):
+        return None
+    return next((getattr(home, name[:-1]) for home in (Tensor, torch, F) if hasattr(home, name[:-1])), None)
+
+
+class Traced(TorchFunctionMode):
+    """Sees every torch function that a model calls; a subclass says in `call` what comes of it.
+
+    Parameters are cut off: nothing is traced to weights. What a function writes in place becomes a new tensor, which
+    stands for the old one from then on, so that what a backward pass needs of that is still there.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """What `call` makes of the function."""
+        args, kwargs = mapped(_now, args), mapped(_now, kwargs or {})
+        if not signals(args, kwargs):
+            return self.call(func, args, kwargs)
+        plain, inplace = out_of_place(func), kwargs.pop("inplace", False)
+        out = self.call(plain or func, args, kwargs)
+        if plain is not None or inplace:
+            args[0].became = out
+        return out
+
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The function's own result, unless a subclass has another."""
+        return func(*args, **kwargs)
+
+
+def _now(value: Any) -> Any:
+    """What an argument stands for by now, or a parameter's numbers."""
+    while hasattr(value, "became"):
+        value = value.became
+    return value.detach() if isinstance(value, nn.Parameter) else value

@@ -18,15 +18,15 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
-from saywhy.explain.functions import carries, constant, variants
+from saywhy.explain.functions import Traced, signals, variants
 
+CELLS = frozenset(variants("lstm_cell"))
 RECTIFIERS = frozenset(variants("relu", "relu_", "relu6", "hardtanh", "hardtanh_"))
 
 
-class Leaves(TorchFunctionMode):
-    """Gradients reach word embeddings and stop there; they do not go to weights.
+class Leaves(Traced):
+    """Gradients reach word embeddings and stop there.
 
     Attributes:
         embedded: the word embeddings that were looked up, one after another.
@@ -36,15 +36,27 @@ class Leaves(TorchFunctionMode):
         super().__init__()
         self.embedded: list[Tensor] = []
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The function's own result."""
-        out = func(*constant(args), **constant(kwargs or {}))
+        if func in CELLS:
+            return _lstm_cell(*args, **kwargs)
+        out = func(*args, **kwargs)
         if func is F.embedding:
             self.embedded.append(out.requires_grad_())
         return out
 
 
-class Guidable(TorchFunctionMode):
+def _lstm_cell(
+    x: Tensor, state: tuple[Tensor, Tensor], W: Tensor, U: Tensor, b_x: Tensor | None = None, b_h: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The cell in plain operations: a GPU's fused one cannot go back for many words at once."""
+    h, c = state
+    i, f, g, o = (F.linear(x, W, b_x) + F.linear(h, U, b_h)).chunk(4, dim=-1)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+class Guidable(Traced):
     """Backward passes after a forward pass under this mode can be guided.
 
     Attributes:
@@ -55,10 +67,9 @@ class Guidable(TorchFunctionMode):
         super().__init__()
         self.is_guided = False
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The function's own result."""
-        args, kwargs = constant(args), constant(kwargs or {})
-        if func in RECTIFIERS and carries(args):
+        if func in RECTIFIERS and signals(args):
             x, *rest = args
             return Rectified.apply(x, func(x.detach().clone(), *rest, **kwargs), self)
         return func(*args, **kwargs)

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from saywhy.captioners.base import Captioner
+from saywhy.decoding.rules import log_probabilities
 from saywhy.encoders.annotations import Annotations
 from saywhy.errors import UserError, closest
 from saywhy.explain.composites import Composite
@@ -60,6 +61,8 @@ class Evidence:
 def known(methods: Iterable[str]) -> tuple[str, ...]:
     """The methods, each once; a `UserError` where there is no such method."""
     methods = tuple(dict.fromkeys(methods))
+    if not methods:
+        raise UserError(f"name a method to explain with, of {', '.join(METHODS)}")
     for each in methods:
         if each not in METHODS:
             raise UserError(f"unknown method {each!r}: {closest(each, METHODS)}")
@@ -89,7 +92,7 @@ def explain(
         maps["attention"] = question.at_places(forward.glance.alpha).detach().transpose(0, 1)
     if set(methods) - {"lrp", "attention"}:
         _gradients(*run_gradients(captioner, pixels, boxes, question, chunk), methods, maps, earlier)
-    log_p = question.at_places(forward.logits.detach()).log_softmax(dim=-1)
+    log_p = log_probabilities(question.at_places(forward.logits.detach()))
     p = log_p.gather(-1, question.words.unsqueeze(-1)).squeeze(-1).exp()
     beta = None if forward.glance.beta is None else question.at_places(forward.glance.beta).detach()
     ordered = {method: maps[method] for method in methods if method in maps}

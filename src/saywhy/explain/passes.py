@@ -20,7 +20,6 @@ from saywhy.explain.composites import Composite
 from saywhy.explain.gradients import Guidable, Leaves
 from saywhy.explain.relevance import Pixels, Relevance
 
-
 UNUSED: Any = {"allow_unused": True, "materialize_grads": True}  # what an input had no part in has gradient 0
 
 
@@ -148,8 +147,8 @@ def run_relevance(
     x = captioner.encoder.normalise(pixels).detach().requires_grad_()
     sink = torch.zeros_like(x, requires_grad=True)
     if x.ndim == 4:
-        low, high = (captioner.encoder.normalise(torch.full_like(pixels[:1], edge)) for edge in (0, 255))
-        x.pixels = Pixels(sink, torch.minimum(low, high).expand_as(x), torch.maximum(low, high).expand_as(x))  # type: ignore[attr-defined]
+        ends = [captioner.encoder.normalise(torch.full_like(pixels[:1], edge)).expand_as(x) for edge in (0, 255)]
+        x.pixels = Pixels(sink, torch.minimum(*ends), torch.maximum(*ends), torch.ones_like(x))  # type: ignore[attr-defined]
     encoding = Relevance(composite, x, attention="attnlrp")
     with torch.enable_grad(), encoding:
         annotations = captioner.encoder.annotate(x, boxes)

@@ -24,12 +24,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
+from torch.nn.modules.utils import _pair
 
+from saywhy.errors import UserError
 from saywhy.explain.composites import Composite
 from saywhy.explain.convolutions import Convolution, FirstConvolution
-from saywhy.explain.functions import carries, constant, is_linear, is_signal, variants
-from saywhy.explain.rules import Booked, Epsilon, Halved, NoRule, PassedThrough, Softmax
+from saywhy.explain.functions import Traced, is_linear, is_signal, mapped, signals, variants
+from saywhy.explain.rules import Booked, Epsilon, NoRule, PassedThrough, Shared, Softmax
 
 RULES: dict[Any, Callable[..., Any]] = {}
 
@@ -44,12 +45,18 @@ def rule(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return register
 
 
+def refused(value: Any, func: Any) -> Any:
+    """A result of a function without a rule, through which no relevance comes."""
+    return NoRule.apply(value, getattr(func, "__name__", str(func))) if is_signal(value) else value
+
+
 class Pixels(NamedTuple):
-    """What the first convolution may need of its input: where relevance goes, and between which bounds it is."""
+    """What the first convolution may need of its input: where relevance goes, its bounds, and 1 where it is a pixel."""
 
     sink: Tensor
     low: Tensor
     high: Tensor
+    there: Tensor  # 0 where a pixel is padding
 
 
 class Made(NamedTuple):
@@ -62,7 +69,7 @@ class Made(NamedTuple):
     geometry: tuple[Any, ...]
 
 
-class Relevance(TorchFunctionMode):
+class Relevance(Traced):
     """The rules, switched on for a forward pass; the backward passes after it carry relevance.
 
     Args:
@@ -83,18 +90,15 @@ class Relevance(TorchFunctionMode):
         self.absorbed, self.start = (like.new_zeros(len(like), requires_grad=True) for _ in range(2))
         self.embedded: list[Tensor] = []
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A rule's result where there is a rule and something to explain; else the function's."""
-        args, kwargs = constant(args), constant(kwargs or {})
         if func is F.embedding:
             self.embedded.append(func(*args, **kwargs).requires_grad_())
             return self.embedded[-1]
-        if func in RULES and (carries(args) or carries(kwargs)):
+        if func in RULES and signals(args, kwargs):
             return RULES[func](self, func, *args, **kwargs)
         out = func(*args, **kwargs)
-        if not is_signal(out) or is_linear(func):
-            return out
-        return NoRule.apply(out, getattr(func, "__name__", str(func)))
+        return out if is_linear(func) else mapped(lambda each: refused(each, func), out)
 
     def stabilised(self, z: Tensor, bias: Tensor | float | None = None) -> Tensor:
         """The ε-rule at z, a linear map or a sum of which `bias` is the constant part."""
@@ -105,6 +109,10 @@ class Relevance(TorchFunctionMode):
     def booked(self, value: Tensor) -> Tensor:
         """A constant that is read like a signal, on the account `start`."""
         return value if is_signal(value) else Booked.apply(value, self.start)
+
+    def affine(self, out: Tensor, constant: Tensor) -> Tensor:
+        """A function's result of which `constant`, its result for zeros, is read like a signal."""
+        return out if not constant.any() else out - constant + self.booked(constant)
 
     def attended(self, energies: Tensor, dim: int) -> Tensor:
         """The softmax of energies."""
@@ -117,7 +125,7 @@ class Relevance(TorchFunctionMode):
         x, weight, bias, z, geometry = made
         pixels = getattr(x, "pixels", None)
         if pixels is not None and self.composite.first is not None:
-            how = (self.absorbed, geometry, self.composite, (pixels.low, pixels.high))
+            how = (self.absorbed, geometry, self.composite, pixels[1:])
             return FirstConvolution.apply(x, pixels.sink, weight, y, *how)
         return Convolution.apply(x, weight, bias, z, y, self.absorbed, geometry, self.composite)
 
@@ -139,6 +147,11 @@ def _conv2d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor:
+    if isinstance(padding, str):
+        reach = [step * (k - 1) for step, k in zip(_pair(dilation), weight.shape[2:], strict=True)]
+        around = [(each // 2, each - each // 2) for each in reversed(reach)]  # the last axis first
+        input = input if padding == "valid" else _pad(on, F.pad, input, [each for pair in around for each in pair])
+        padding = 0
     geometry = (stride, padding, dilation, groups)
     made = Made(input, weight, bias, func(input.detach(), weight, bias, *geometry), geometry)
     return _with(made, on.convolved(made, made.z))
@@ -152,8 +165,9 @@ def _with(made: Made, out: Tensor) -> Tensor:
 @rule(*variants("batch_norm"))
 def _batch_norm(on: Relevance, func: Any, x: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
     y = func(x.detach(), *rest, **kwargs)
-    shift = func(torch.zeros_like(x[:1, :, :1, :1]), *rest, **kwargs).flatten()  # (C)
-    scale = func(torch.ones_like(x[:1, :, :1, :1]), *rest, **kwargs).flatten() - shift
+    zero = x.new_zeros(1, x.shape[1], *[1] * (x.ndim - 2))
+    shift = func(zero, *rest, **kwargs).flatten()  # (C)
+    scale = func(zero + 1, *rest, **kwargs).flatten() - shift
     made = getattr(x, "made", None)
     if made is None:
         wide = (-1, *[1] * (x.ndim - 2))
@@ -180,14 +194,14 @@ def _layer_norm(
     return on.stabilised(y if bias is None else y + bias, bias)
 
 
-@rule(*variants("add", "add_", "__add__", "__radd__", "__iadd__"))
+@rule(*variants("add", "__add__", "__radd__"))
 def _add(on: Relevance, func: Any, a: Any, b: Any, *, alpha: float = 1) -> Tensor:
     z = torch.add(a, b, alpha=alpha) if isinstance(a, Tensor) else torch.add(b, a)
     bias = next((each for each in (a, b if alpha == 1 else alpha * b) if not is_signal(each)), None)
     return on.stabilised(z, bias)
 
 
-@rule(*variants("sub", "sub_", "subtract", "__sub__", "__isub__"))
+@rule(*variants("sub", "subtract", "__sub__"))
 def _sub(on: Relevance, func: Any, a: Any, b: Any) -> Tensor:
     return on.stabilised(a - b, -b if not is_signal(b) else None if is_signal(a) else a)
 
@@ -197,29 +211,29 @@ def _rsub(on: Relevance, func: Any, a: Any, b: Any) -> Tensor:
     return _sub(on, func, b, a)
 
 
-@rule(*variants("mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__", "matmul", "__matmul__", "bmm", "einsum"))
+@rule(*variants("mul", "multiply", "__mul__", "__rmul__", "matmul", "__matmul__", "bmm", "einsum"))
 def _product(on: Relevance, func: Any, *args: Any, **kwargs: Any) -> Tensor:
-    if sum(map(is_signal, args)) > 1:
-        args = tuple(Halved.apply(each) if is_signal(each) else each for each in args)
+    number = len(signals(args, kwargs))
+    if number > 1:
+        args, kwargs = mapped(lambda each: Shared.apply(each, number) if is_signal(each) else each, (args, kwargs))
     return func(*args, **kwargs)
 
 
-@rule(*variants("div", "div_", "true_divide", "__truediv__", "__div__", "__itruediv__"))
-def _div(on: Relevance, func: Any, a: Tensor, b: Any) -> Tensor:
-    return a / (b.detach() if isinstance(b, Tensor) else b)
+@rule(*variants("div", "divide", "true_divide", "__truediv__", "__div__"))
+def _div(on: Relevance, func: Any, a: Any, b: Any) -> Tensor:
+    return a / (b.detach() if isinstance(b, Tensor) else b)  # what divides is a scale, and a constant
 
 
-@rule(*variants("sigmoid", "sigmoid_", "hardsigmoid"))
+@rule(*variants("sigmoid", "hardsigmoid"))
 def _gate(on: Relevance, func: Any, x: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
     return func(x.detach().clone(), *rest, **kwargs)
 
 
-@rule(
-    *variants("tanh", "tanh_", "relu", "relu_", "relu6", "hardtanh", "hardtanh_", "leaky_relu", "leaky_relu_"),
-    *variants("elu", "elu_", "gelu", "silu", "hardswish", "mish", "clamp"),
-)
+@rule(*variants("tanh", "relu", "relu6", "hardtanh", "leaky_relu", "elu", "gelu", "silu", "hardswish", "mish", "clamp"))
 def _activation(on: Relevance, func: Any, x: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
     y, made = func(x.detach().clone(), *rest, **kwargs), getattr(x, "made", None)
+    if func(x.new_zeros(1), *rest, **kwargs).any():  # it would make something of nothing
+        return refused(func(x, *rest, **kwargs), func)
     return PassedThrough.apply(x, y) if made is None else on.convolved(made, y)
 
 
@@ -246,7 +260,9 @@ def _attention(
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         energies = energies.masked_fill(~attn_mask, -torch.inf)
     elif attn_mask is not None:
-        energies = on.stabilised(energies + attn_mask, attn_mask)
+        hidden = attn_mask.isneginf()
+        shift = attn_mask.masked_fill(hidden, 0)
+        energies = on.stabilised(energies + shift, shift).masked_fill(hidden, -torch.inf)
     return _product(on, torch.matmul, on.attended(energies, -1), v)
 
 
@@ -258,15 +274,49 @@ def _join(on: Relevance, func: Any, tensors: Any, *rest: Any, **kwargs: Any) -> 
 @rule(*variants("where"))
 def _where(on: Relevance, func: Any, condition: Tensor, a: Any, b: Any) -> Tensor:
     shape = torch.broadcast_shapes(*(each.shape for each in (condition, a, b) if isinstance(each, Tensor)))
-    return func(condition, *(on.booked(each.expand(shape)) if isinstance(each, Tensor) else each for each in (a, b)))
+    signal = next(each for each in (a, b) if is_signal(each))
+    parts = (each if isinstance(each, Tensor) else signal.new_tensor(each) for each in (a, b))
+    return func(condition, *(on.booked(each.expand(shape)) for each in parts))
+
+
+@rule(*variants("masked_fill"))
+def _masked_fill(on: Relevance, func: Any, x: Tensor, mask: Tensor, value: Any) -> Tensor:
+    if not torch.isfinite(torch.as_tensor(value)).all():  # −∞ hides places from a softmax
+        return func(x, mask, value)
+    return on.affine(func(x, mask, value), func(torch.zeros_like(x), mask, value))
+
+
+@rule(Tensor.__setitem__)
+def _written(on: Relevance, func: Any, *args: Any) -> None:
+    raise UserError("LRP cannot follow what a model writes into part of a tensor: use other methods, such as gradcam")
 
 
 @rule(*variants("pad"))
 def _pad(on: Relevance, func: Any, x: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
     out, pixels = func(x, *rest, **kwargs), getattr(x, "pixels", None)
+    out = on.affine(out, func(torch.zeros_like(x), *rest, **kwargs))
     if pixels is not None:
-        out.pixels = Pixels(*(func(each, *rest, **kwargs) for each in pixels))
+        out.pixels = Pixels(*(func(each, *rest, **kwargs) for each in pixels))  # type: ignore[attr-defined]
     return out
+
+
+@rule(*variants("gru_cell"))
+def _gru_cell(
+    on: Relevance,
+    func: Any,
+    x: Tensor,
+    h: Tensor,
+    W: Tensor,
+    U: Tensor,
+    b_x: Tensor | None = None,
+    b_h: Tensor | None = None,
+) -> Tensor:
+    x, h = on.booked(x), on.booked(h)
+    b_x, b_h = (W.new_zeros(len(W)) if each is None else each for each in (b_x, b_h))
+    of_x, of_h = F.linear(x, W, b_x).chunk(3, dim=-1), F.linear(h, U, b_h).chunk(3, dim=-1)
+    r, z = ((each + other).detach().sigmoid() for each, other in zip(of_x[:2], of_h[:2], strict=True))
+    n = on.stabilised(of_x[2] + r * of_h[2], b_x.chunk(3)[2] + r * b_h.chunk(3)[2])
+    return on.stabilised((1 - z) * PassedThrough.apply(n, n.detach().tanh()) + z * h)
 
 
 @rule(*variants("lstm_cell"))

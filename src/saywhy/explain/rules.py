@@ -23,6 +23,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from saywhy.errors import UserError
+
 
 def by_row(g: Tensor, account: Tensor, values: Tensor | float = 1.0) -> Tensor:
     """Σ values · g of each row of the batch, (B,).
@@ -88,18 +90,19 @@ class PassedThrough(Function):
         return g * slope, None
 
 
-class Halved(Function):
-    """y ↦ y, and g ↦ g / 2: of a product of two signals each gets half (the uniform rule of AttnLRP)."""
+class Shared(Function):
+    """y ↦ y, and g ↦ g / n: of a product of n signals each gets the same (the uniform rule of AttnLRP)."""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor) -> Tensor:
+    def forward(ctx: Any, y: Tensor, n: int) -> Tensor:
         """Y unchanged."""
+        ctx.n = n
         return y.view_as(y)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:  # type: ignore[override]
-        """Half."""
-        return g / 2
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        """Its share."""
+        return g / ctx.n, None
 
 
 class Booked(Function):
@@ -153,4 +156,4 @@ class NoRule(Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
         """No relevance gets through."""
-        raise NotImplementedError(ctx.name)
+        raise UserError(f"LRP has no rule for {ctx.name}, which this model calls: use other methods, such as gradcam")

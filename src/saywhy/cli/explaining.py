@@ -1,0 +1,144 @@
+"""What `saywhy explain` does: explanations of pictures, each in its folder, and what is printed of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from saywhy.captioners.saving import VOCABULARY, read_config
+from saywhy.cli.complain import Faults
+from saywhy.cli.places import Places
+from saywhy.cli.progress import counting
+from saywhy.data.region_inputs import find_regions
+from saywhy.data.vocabulary import Vocabulary
+from saywhy.decoding import Decoding
+from saywhy.errors import UserError
+from saywhy.explain import METHODS, Explanation, Word
+from saywhy.explain.asking import Ask
+from saywhy.explain.composites import composite
+from saywhy.explain.explanation import FIGURE, JSON, MAPS, PAGE
+from saywhy.explain.methods import known
+from saywhy.files import write_text
+from saywhy.reports.explanations_index import explanations_index, thumbnail
+from saywhy.reports.words_figure import in_question
+
+FILES = (PAGE, FIGURE, JSON, MAPS)
+INDEX = "index.html"
+
+
+@dataclass(frozen=True)
+class Done:
+    """An explanation that is written: what is told of it, without its maps, and its folder."""
+
+    explanation: Explanation
+    folder: Path
+
+
+def folders(out: Path, pictures: Sequence[Path], is_one: bool) -> Callable[[str], Path]:
+    """The folder of each picture's explanation: `out` itself for one picture, else one within it."""
+    if not is_one:
+        return Places(out, [*pictures, out / INDEX], inside=FILES)
+    if any((out / name).resolve() == pictures[0].resolve() for name in FILES):
+        raise UserError(f"--out {out}: {pictures[0].name} there would be written over; choose another folder")
+    return lambda _: out
+
+
+def chosen(methods: Sequence[str] | None, rules: str, epsilon: float | None, relative: bool) -> dict[str, Any]:
+    """The methods, separated by commas, and the rules of LRP."""
+    names = [name.strip().lower() for each in methods or METHODS for name in each.split(",")]
+    return {"methods": known(filter(None, names)), "composite": composite(rules, epsilon, relative)}
+
+
+def decoding(**asked: Any) -> dict[str, Any]:
+    """How captions are to be decoded, where that is said."""
+    asked = {name: value for name, value in asked.items() if value is not None}
+    Decoding(**asked)
+    return asked
+
+
+def refuse_impossible(model: str | None, **asked: Any) -> None:
+    """Raise a `UserError` if this cannot be asked of a model; of the model, its vocabulary alone is read."""
+    from saywhy.model import locate
+
+    folder = locate(model)
+    most = read_config(folder).get("decoding", {}).get("max_words", Decoding.max_words)
+    Ask.read(Vocabulary.load(folder / VOCABULARY), most, **asked)
+
+
+def explain(
+    pictures: Sequence[Path],
+    folder_of: Callable[[str], Path],
+    model: str | None,
+    regions: Path | None,
+    device: str,
+    faults: Faults,
+    **asked: Any,
+) -> list[Done]:
+    """Explain pictures and write what is found."""
+    from saywhy.model import load
+
+    loaded = load(model, device)
+    given = find_regions(loaded.regions, regions, f"model {loaded.name}")
+    if given:
+        given.table.require(path.name for path in pictures)
+    done: list[Done] = []
+    unfit = faults.count
+    with counting("explaining") as progress:
+        progress(0, len(pictures))
+        table = given.table if given else None
+        for found in loaded.explanations(pictures, regions=table, on_broken=faults, **asked):
+            folder = folder_of(found.image)
+            found.save(folder)
+            done.append(Done(replace(found, maps={}, picture=thumbnail(found)), folder))
+            progress(len(done) + faults.count - unfit, len(pictures))
+    return done
+
+
+def save_index(out: Path, done: Sequence[Done]) -> None:
+    """A page that leads to all reports."""
+    pages = [(f"{each.folder.name}/{PAGE}", each.explanation) for each in done]
+    write_text(out / INDEX, explanations_index(pages))
+
+
+def show(done: Sequence[Done]) -> None:
+    """Print captions, tables of their words, and where the files are."""
+    console = Console(highlight=False, markup=False)
+    for number, each in enumerate(done):
+        if number:
+            console.print()
+        _show(each, console)
+
+
+def _show(done: Done, console: Console) -> None:
+    told = done.explanation
+    console.print(f"{told.image}: {told.caption}", soft_wrap=True)
+    weighing = next((method for method in told.methods if method in told.words[0].earlier), None)
+    table = Table("word", box=None, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("probability", justify="right")
+    table.add_column("from picture", justify="right")
+    if weighing:
+        table.add_column(f"strongest earlier word ({weighing})", no_wrap=True)
+    for word in told.words:
+        cells = (_asked(word), f"{word.probability:.1%}", f"{word.budget.share:.0%}")
+        table.add_row(*cells, *([_strongest(word, told.tokens, weighing)] if weighing else []))
+    console.print(table)
+    console.print(f"{done.folder / PAGE}, and {', '.join(FILES[1:])} beside it", soft_wrap=True)
+
+
+def _asked(word: Word) -> str:
+    """The word in question, what it is held against, and what was said in its place."""
+    return in_question(word) if word.word == word.said else f"{in_question(word)} (said: {word.said})"
+
+
+def _strongest(word: Word, tokens: Sequence[str], method: str) -> str:
+    """The earlier word with the largest weight, for or against."""
+    weights = word.earlier[method]
+    if not weights:
+        return ""
+    strongest = max(range(len(weights)), key=lambda i: abs(weights[i]))
+    return f"{tokens[strongest]} {weights[strongest]:+.2f}"
