@@ -60,7 +60,7 @@ def test_grad_cam_is_captums(cnn):
     assert found.max() > 0
 
 
-def guided(net: Callable[[Tensor], Tensor], x: Tensor, target: int) -> Tensor:
+def guided(net: Callable[[Tensor], Tensor], x: Tensor, target: int | slice) -> Tensor:
     """The gradient of a class with respect to pixels, guided."""
     x, mode = x.clone().requires_grad_(), Guidable()
     with mode:
@@ -69,7 +69,7 @@ def guided(net: Callable[[Tensor], Tensor], x: Tensor, target: int) -> Tensor:
         return torch.autograd.grad(score, x)[0]
 
 
-def plain(net: Callable[[Tensor], Tensor], x: Tensor, target: int) -> Tensor:
+def plain(net: Callable[[Tensor], Tensor], x: Tensor, target: int | slice) -> Tensor:
     x = x.clone().requires_grad_()
     return torch.autograd.grad(net(x)[:, target].sum(), x)[0]
 
@@ -166,6 +166,13 @@ def test_every_kind_of_rectifier_is_guided_as_loops_have_it(name):
         assert (net.layers[0](x) > 6).any()
 
 
+@pytest.mark.parametrize("rectify", [F.relu, F.relu6])
+def test_where_a_rectifier_gets_nothing_no_gradient_goes_on(rectify):
+    x = torch.tensor([[-1.0, 0.0, 2.0]], dtype=torch.float64)
+    for gradient in (plain, guided):
+        close(gradient(rectify, x, slice(None)), [[0.0, 0.0, 1.0]])
+
+
 def test_a_rectifier_in_place_rectifies_for_all_who_hold_it():
     conv = nn.Conv2d(3, 4, 3).double()
 
@@ -226,7 +233,10 @@ def test_an_error_in_the_middle_of_a_guided_backward_pass_leaves_it_unguided(cnn
     close(torch.autograd.grad(score, x)[0], plain(cnn, x.detach(), 1))
 
 
-@pytest.fixture(params=["soft-attention", "ada-lstm", "mh-fc", "coca"])
+NAMES = ["soft-attention", "ada-lstm", "mh-fc", "coca"]
+
+
+@pytest.fixture(params=NAMES)
 def captioner(request: pytest.FixtureRequest) -> Captioner:
     return tiny.opinionated(request.param).double()
 
@@ -236,7 +246,9 @@ def said() -> Tensor:
     return torch.tensor([[1, 4, 5, 6, 7], [1, 8, 9, 10, PAD]])
 
 
-def test_gradients_through_the_whole_captioner_are_finite_differences(captioner):
+@pytest.mark.parametrize("name", [*NAMES, "show-and-tell"])  # the last one reads word by word
+def test_gradients_through_the_whole_captioner_are_finite_differences(name):
+    captioner = tiny.opinionated(name).double()
     pixels, _ = inputs(captioner, "grid", 2)
     question = asked(said(), (0, 3), (5, 7))
     forward, _ = run_gradients(captioner, pixels, None, question, chunk=1)

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from copy import deepcopy
+from types import MethodType
 
 import pytest
 import torch
@@ -96,7 +97,7 @@ def check(captioner: Captioner, pixels: Tensor, boxes: Tensor | None, rules: Com
     assert found.pixels is None or found.pixels.abs().amax(dim=(-1, -2)).min() > 0
 
 
-@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("dtype", ROUNDING, ids=str)
 @pytest.mark.parametrize("kind", ["grid", "regions"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_of_every_captioner_logits_are_the_models_own_and_the_books_balance(variant, kind, dtype):
@@ -220,6 +221,34 @@ def test_captions_of_different_lengths_are_explained_as_each_alone(name, kind):
                 close(value[:, row], expected[:, 0])
 
 
+@pytest.mark.parametrize("name", ["soft-attention", "ada-lstm", "mh-fc"])
+def test_a_captioner_that_reads_word_by_word_is_explained_as_one_that_reads_all_at_once(name):
+    captioner = tiny.opinionated(name).double()
+    pixels, said = tiny.pixels(3), tiny.captions(3)[:, :-1]
+    said[1, 5:] = PAD
+    _, at_once = relevances(captioner, pixels, None, asked(said))
+    captioner.forward = MethodType(Captioner.forward, captioner)
+    _, by_word = relevances(captioner, pixels, None, asked(said))
+    for part in PARTS:
+        close(getattr(by_word, part), getattr(at_once, part))
+
+
+@pytest.mark.parametrize(
+    ("name", "encoder", "usual"),
+    [("ada-lstm", "grid", "constant"), ("coca", "grid", "attnlrp"), ("soft-attention", "vit", "attnlrp")],
+)
+def test_attention_weights_are_constants_but_in_transformers(name, encoder, usual):
+    captioner = tiny.opinionated(name) if encoder == "grid" else with_encoder("timm:test_vit", 64)
+    found = {}
+    for attention in (None, "constant", "attnlrp"):
+        rules = Composite(attention=attention)
+        found[attention] = relevances(captioner.double(), tiny.pixels(2), None, question(2), rules)[1].pixels
+    other = "constant" if usual == "attnlrp" else "attnlrp"
+    if encoder == "grid":  # there a composite's word is law for encoder and decoder alike
+        close(found[None], found[usual])
+    assert (found[None] - found[other]).abs().max() > 1e-4 * found[None].abs().max()
+
+
 def moves_with(part: str, captioner: Captioner, kind: str) -> tuple[float, float]:
     """How far the logits in question move when some of the weights do, and how far their explanation."""
     pixels, boxes = inputs(captioner, kind, 2)
@@ -323,7 +352,24 @@ def scattered(x: Tensor) -> Tensor:
     return whole
 
 
+def part_in_place(x: Tensor) -> Tensor:
+    x[:, :2].relu_()
+    return x * 1.0
+
+
+def same_numbers_in_place(x: Tensor) -> Tensor:
+    x.flatten(1).mul_(2.0)
+    return x * 1.0
+
+
 BOOKED_OR_REFUSED = {
+    "the larger of two": lambda x: torch.max(x, -x),
+    "the larger of it and one": lambda x: torch.max(x, torch.ones_like(x)),
+    "the smaller of it and one": lambda x: torch.min(x, torch.ones_like(x)),
+    "a part of it in place": part_in_place,
+    "the same numbers in another shape, in place": same_numbers_in_place,
+    "a number by it": lambda x: 1 / (x + 9),
+    "asked for a gradient": lambda x: x.requires_grad_() * 2,
     "chunk": lambda x: x.chunk(2, dim=1)[0] + x.chunk(2, dim=1)[1],
     "unbind": lambda x: torch.stack(x.unbind(dim=1), dim=2),
     "split": lambda x: torch.cat(x.split(3, dim=1), dim=1),

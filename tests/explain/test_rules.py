@@ -156,6 +156,20 @@ def test_an_lstm_cell_without_biases_is_explained_too():
     assert found.imbalance < 1e-12
 
 
+def test_a_gru_cell_takes_its_gates_for_constants_and_shares_out_the_rest(how):
+    cell, x = nn.GRUCell(N, M).double(), random(B, N + M)
+    found = traced(lambda x: cell(x[:, :N], x[:, N:]), x, Composite(**how))
+    close(found.out, cell(x[:, :N], x[:, N:]).detach())
+
+    def twin(row):
+        rules = reference.LRP(**how)
+        weights = [part.tolist() for part in (cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh)]
+        R_x, R_h = rules.gru(found.R_out[row].tolist(), x[row, :N].tolist(), x[row, N:].tolist(), *weights)
+        return rules, [*R_x, *R_h]
+
+    by_row(found, twin)
+
+
 def test_constant_states_of_an_lstm_cell_are_booked_as_the_start():
     cell, x = nn.LSTMCell(N, M).double(), random(B, N)
     h, c = random(B, M, seed=3), random(B, M, seed=4)
@@ -246,6 +260,35 @@ def test_a_batch_norm_that_follows_no_convolution_is_a_linear_layer(how):
         return rules, R
 
     by_row(found, twin)
+
+
+SHAPES = [(B, N), (B, 2, N), (B, 4, 1, 1), (4, 4, 1, 1), (B, 4, 1, N), (B, 1, 1, 1), (1, 4, 3, 3)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_sums_and_norms_of_any_shape_keep_their_books(shape):
+    x = random(*shape)
+    shift = random(shape[1], *[1] * (len(shape) - 2), seed=3)  # of each channel
+    for function in (lambda x: x + 2 * x, lambda x: x + 1.0, lambda x: x + shift, lambda x: x - shift):
+        found = traced(function, x, Composite(epsilon=0.1))
+        close(found.out, function(x))
+        assert found.imbalance < 1e-12
+        assert found.absorbed.abs().min() > 0
+
+
+LATER = torch.ones(N, N, dtype=torch.bool).triu(1)
+HIDING = {
+    "masked_fill": lambda x: x.masked_fill(LATER, -torch.inf),
+    "+": lambda x: x + torch.zeros(N, N, dtype=DOUBLE).masked_fill(LATER, -torch.inf),
+    "where": lambda x: torch.where(LATER, -torch.inf, x),
+}
+
+
+@pytest.mark.parametrize("spelling", HIDING)
+def test_places_are_hidden_by_minus_infinity_however_it_is_written(spelling):
+    found = traced(lambda x: HIDING[spelling](x).softmax(dim=-1) * x, random(B, N, N), attention="attnlrp")
+    assert found.R.isfinite().all()
+    assert found.imbalance < 1e-12
 
 
 ACTIVATIONS = {

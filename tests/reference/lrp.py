@@ -85,6 +85,21 @@ class LRP:
         R_read = self.linear(R_g, [*cell.x, *cell.h_before], cell.W_g, cell.b_g)
         return R_read[: len(cell.x)], R_read[len(cell.x) :], R_kept
 
+    def gru(self, R, x, h, W, U, b_x, b_h):
+        """R of x and of h before, from R of h after, of a GRU cell whose rows are those of r, z and n.
+
+        h = (1 − z) tanh(n) + z h₋: ε-rule of the sum; z is a constant and tanh hands on. n = W_n x + b_n + r (U_n h₋ +
+        c_n) is a linear layer over [x; h₋], since r is a constant too.
+        """
+        rows = [slice(number * len(h), (number + 1) * len(h)) for number in range(3)]
+        of_x, of_h = ([linear(M[each], v, b[each]) for each in rows] for M, v, b in ((W, x, b_x), (U, h, b_h)))
+        r, z = ([sigmoid(each) for each in plus(of_x[gate], of_h[gate])] for gate in (0, 1))
+        n = plus(of_x[2], times(r, of_h[2]))
+        R_n, R_kept = self.sum(R, times([1 - each for each in z], tanh(n)), times(z, h))
+        W_n = [[*W[rows[2]][j], *(r[j] * u for u in U[rows[2]][j])] for j in range(len(h))]
+        R_read = self.linear(R_n, [*x, *h], W_n, plus(b_x[rows[2]], times(r, b_h[rows[2]])))
+        return R_read[: len(x)], plus(R_kept, R_read[len(x) :])
+
     def layer_norm(self, R, x, weight, bias, eps=1e-5):
         """y = w (x − x̄) / σ + b with σ a constant: a linear layer with the weights w_j (δ_ij − 1/n) / σ."""
         n, mean = len(x), sum(x) / len(x)

@@ -157,7 +157,7 @@ class Convolution(Function):
         bias = z.new_zeros(1) if bias is None else bias
         ctx.save_for_backward(x, weight, bias.view(-1, 1, 1), z, y, account)
         ctx.how, ctx.known = (geometry, composite), None
-        return y.view_as(y)
+        return y.detach()
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -207,7 +207,7 @@ class FirstConvolution(Function):
         """Y unchanged."""
         ctx.save_for_backward(x.detach(), weight, y, account, *box)
         ctx.how = geometry, composite
-        return y.view_as(y)
+        return y.detach()
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]

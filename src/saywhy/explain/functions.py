@@ -11,6 +11,8 @@ from torch.nn import functional as F
 from torch.nn.utils import rnn
 from torch.overrides import TorchFunctionMode
 
+from saywhy.errors import UserError
+
 
 def variants(*names: str) -> tuple[Any, ...]:
     """The functions of these names in torch, its tensors and `torch.nn.functional`.
@@ -32,7 +34,7 @@ LINEAR = frozenset(
             *("dropout", "dropout_", "feature_dropout", "avg_pool2d", "adaptive_avg_pool2d", "max_pool2d"),
             *("interpolate", "pixel_shuffle", "pixel_unshuffle", "unfold", "fold", "masked_fill", "diagonal"),
             *("pad_sequence", "alpha_dropout", "adaptive_max_pool2d", "as_strided", "cumsum", "identity", "chunk"),
-            *("split", "tensor_split", "unbind", "max", "min", "amax", "amin", "topk", "sort"),
+            *("split", "tensor_split", "unbind", "amax", "amin", "topk", "sort"),
         ),
         rnn.pad_sequence,
         Tensor.T.__get__,  # type: ignore[attr-defined]
@@ -88,7 +90,8 @@ def out_of_place(func: Any) -> Any:
         return getattr(Tensor, f"__{name[3:]}", None)
     if not name.endswith("_") or name.endswith("__"):
         return None
-    return next((getattr(home, name[:-1]) for home in (Tensor, torch, F) if hasattr(home, name[:-1])), None)
+    found = (getattr(home, name[:-1], None) for home in (Tensor, torch, F))
+    return next((each for each in found if callable(each)), None)
 
 
 class Traced(TorchFunctionMode):
@@ -106,7 +109,9 @@ class Traced(TorchFunctionMode):
         plain, inplace = out_of_place(func), kwargs.pop("inplace", False)
         out = self.call(plain or func, args, kwargs)
         if plain is not None or inplace:
-            args[0].became = out
+            _write(args[0], out)
+        elif isinstance(out, Tensor) and isinstance(args[0], Tensor) and _share_numbers(out, args[0]):
+            out.part_of = args[0]  # type: ignore[attr-defined]
         return out
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -114,8 +119,23 @@ class Traced(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+def _write(where: Tensor, out: Tensor) -> None:
+    """From now on `where` is `out`; what it was a part of has changed, too, and must not be read any more."""
+    where.became = out  # type: ignore[attr-defined]
+    whole = getattr(where, "part_of", None)
+    while whole is not None:
+        whole.overwritten = True
+        whole = getattr(whole, "part_of", None)
+
+
+def _share_numbers(one: Tensor, other: Tensor) -> bool:
+    return one is not other and one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+
+
 def _now(value: Any) -> Any:
     """What an argument stands for by now, or a parameter's numbers."""
     while hasattr(value, "became"):
         value = value.became
+    if hasattr(value, "overwritten"):
+        raise UserError("what a model writes into part of a tensor cannot be traced: this model cannot be explained")
     return value.detach() if isinstance(value, nn.Parameter) else value

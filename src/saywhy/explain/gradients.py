@@ -71,7 +71,7 @@ class Guidable(Traced):
         """The function's own result."""
         if func in RECTIFIERS and signals(args):
             x, *rest = args
-            return Rectified.apply(x, func(x.detach().clone(), *rest, **kwargs), self)
+            return Rectified.apply(x, func(x.detach(), *rest, **kwargs), self)
         return func(*args, **kwargs)
 
     @contextmanager
@@ -92,7 +92,7 @@ class Rectified(Function):
         """Y unchanged."""
         ctx.save_for_backward((x == y) & (y != 0))
         ctx.mode = mode
-        return y.view_as(y)
+        return y.detach()
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]

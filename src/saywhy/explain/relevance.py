@@ -202,8 +202,8 @@ def _add(on: Relevance, func: Any, a: Any, b: Any, *, alpha: float = 1) -> Tenso
 
 
 @rule(*variants("sub", "subtract", "__sub__"))
-def _sub(on: Relevance, func: Any, a: Any, b: Any) -> Tensor:
-    return on.stabilised(a - b, -b if not is_signal(b) else None if is_signal(a) else a)
+def _sub(on: Relevance, func: Any, a: Any, b: Any, *, alpha: float = 1) -> Tensor:
+    return _add(on, func, a, _product(on, torch.mul, b, -alpha) if is_signal(b) else -alpha * b)
 
 
 @rule(*variants("rsub", "__rsub__"))
@@ -226,12 +226,12 @@ def _div(on: Relevance, func: Any, a: Any, b: Any) -> Tensor:
 
 @rule(*variants("sigmoid", "hardsigmoid"))
 def _gate(on: Relevance, func: Any, x: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
-    return func(x.detach().clone(), *rest, **kwargs)
+    return func(x.detach(), *rest, **kwargs)
 
 
 @rule(*variants("tanh", "relu", "relu6", "hardtanh", "leaky_relu", "elu", "gelu", "silu", "hardswish", "mish", "clamp"))
 def _activation(on: Relevance, func: Any, x: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
-    y, made = func(x.detach().clone(), *rest, **kwargs), getattr(x, "made", None)
+    y, made = func(x.detach(), *rest, **kwargs), getattr(x, "made", None)
     if func(x.new_zeros(1), *rest, **kwargs).any():  # it would make something of nothing
         return refused(func(x, *rest, **kwargs), func)
     return PassedThrough.apply(x, y) if made is None else on.convolved(made, y)
@@ -264,6 +264,11 @@ def _attention(
         shift = attn_mask.masked_fill(hidden, 0)
         energies = on.stabilised(energies + shift, shift).masked_fill(hidden, -torch.inf)
     return _product(on, torch.matmul, on.attended(energies, -1), v)
+
+
+@rule(*variants("max", "min"))
+def _extreme(on: Relevance, func: Any, *args: Any, **kwargs: Any) -> Any:
+    return func(*(on.booked(each) if isinstance(each, Tensor) else each for each in args), **kwargs)
 
 
 @rule(*variants("cat", "concat", "concatenate", "stack"))

@@ -33,7 +33,7 @@ def by_row(g: Tensor, account: Tensor, values: Tensor | float = 1.0) -> Tensor:
     """
     if not isinstance(values, Tensor):
         rows = _of_all_but_the_first(g) * values
-    elif values.shape[-2:] == (1, 1) and g.ndim == 4:  # of channels
+    elif values.ndim == 3 and values.shape[1:] == (1, 1) and g.ndim == 4:  # of channels
         rows = g.sum(dim=(2, 3)) @ values[..., 0, 0].expand(g.shape[1])
     else:
         rows = _of_all_but_the_first(g * values)
@@ -61,10 +61,12 @@ class Epsilon(Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, bias: Tensor | None, account: Tensor, epsilon: float, relative: bool) -> Tensor:
         """Z unchanged."""
-        size = epsilon * z.abs().mean(dim=-1, keepdim=True) if relative else z.new_tensor(epsilon)
-        e = away_from_zero(z, size.clamp(min=torch.finfo(z.dtype).tiny))
-        ctx.save_for_backward(z / (z + e), e if bias is None else e + bias, account)
-        return z.view_as(z)
+        finite = torch.nan_to_num(z, neginf=0.0)  # −∞ hides a place from a softmax, and has no relevance
+        size = epsilon * finite.abs().mean(dim=-1, keepdim=True) if relative else z.new_tensor(epsilon)
+        e = away_from_zero(finite, size.clamp(min=torch.finfo(z.dtype).tiny))
+        rest = e if bias is None else e + torch.nan_to_num(bias, neginf=0.0)
+        ctx.save_for_backward(finite / (finite + e), rest, account)
+        return z.detach()
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -81,7 +83,7 @@ class PassedThrough(Function):
     def forward(ctx: Any, z: Tensor, activated: Tensor) -> Tensor:
         """Ŷ unchanged."""
         ctx.save_for_backward(torch.where(z == 0, 0, activated / z))
-        return activated.view_as(activated)
+        return activated.detach()
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
@@ -97,7 +99,7 @@ class Shared(Function):
     def forward(ctx: Any, y: Tensor, n: int) -> Tensor:
         """Y unchanged."""
         ctx.n = n
-        return y.view_as(y)
+        return y.detach()
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
@@ -112,13 +114,13 @@ class Booked(Function):
     def forward(ctx: Any, constant: Tensor, account: Tensor) -> Tensor:
         """C unchanged."""
         ctx.save_for_backward(constant, account)
-        return constant.view_as(constant)
+        return constant.detach()
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[None, Tensor]:  # type: ignore[override]
         """Its relevance."""
         constant, account = ctx.saved_tensors
-        return None, by_row(constant * g, account)
+        return None, by_row(torch.nan_to_num(constant, neginf=0.0) * g, account)
 
 
 class Softmax(Function):
@@ -151,7 +153,7 @@ class NoRule(Function):
     def forward(ctx: Any, y: Tensor, name: str) -> Tensor:
         """Y unchanged."""
         ctx.name = name
-        return y.view_as(y)
+        return y.detach()
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
