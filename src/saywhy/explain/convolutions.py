@@ -25,13 +25,16 @@ from torch import Tensor
 from torch._C._functorch import is_batchedtensor
 from torch.autograd import Function
 from torch.nn import functional as F
-from torch.nn.modules.utils import _pair
 
 from saywhy.explain.composites import Composite
 from saywhy.explain.rules import away_from_zero, by_row
 
 SMALLEST = 1e-9
 """Keeps denominators off zero where nothing came in; what then has nowhere to go is absorbed."""
+
+
+Geometry = tuple[list[int], list[int], list[int], int]
+"""Stride, padding and dilation, down and across, and the number of groups."""
 
 
 class Layer(NamedTuple):
@@ -41,7 +44,7 @@ class Layer(NamedTuple):
     weight: Tensor
     bias: Tensor  # (C, 1, 1)
     z: Tensor
-    geometry: tuple[Any, ...]  # stride, padding, dilation, groups
+    geometry: Geometry
     composite: Composite
     is_signed: bool = False  # whether some input is negative: after a ReLU none is, and half of the work falls away
 
@@ -52,11 +55,8 @@ class Layer(NamedTuple):
     def back(self, weight: Tensor, sent: Tensor) -> Tensor:
         """Σ_j w_ij of what the outputs send: the transposed convolution, in the memory layout of x, which is faster."""
         stride, padding, dilation, groups = self.geometry
-        pairs = [list(_pair(each)) for each in (stride, padding, dilation)]
-        shape = (len(self.x), weight.shape[1] * groups, *self.x.shape[2:])
-        like = torch.empty(shape, dtype=sent.dtype, device=sent.device, memory_format=_layout(self.x))
         given = torch.ops.aten.convolution_backward(
-            sent, like, weight, None, *pairs, False, [0, 0], groups, [True, False, False]
+            sent, self.x, weight, None, stride, padding, dilation, False, [0, 0], groups, [True, False, False]
         )
         return given[0]
 
@@ -64,11 +64,6 @@ class Layer(NamedTuple):
         """Σ_i (x_i w_ij)⁺ for sign 1, Σ_i (x_i w_ij)⁻ for sign −1."""
         above = self.of(self.x.clamp(min=0), side(self.weight, sign))
         return above + self.of(self.x.clamp(max=0), side(self.weight, -sign)) if self.is_signed else above
-
-
-def _layout(x: Tensor) -> torch.memory_format:
-    last = x.is_contiguous(memory_format=torch.channels_last)
-    return torch.channels_last if last else torch.contiguous_format
 
 
 class Share(NamedTuple):
@@ -87,7 +82,7 @@ class Share(NamedTuple):
         if len(self.weights) == 1:
             return layer.back(self.weights[0], sent)
         above, below = (layer.back(weight, sent) for weight in self.weights)
-        return torch.where(above_zero, above, below)
+        return torch.lerp(below, above, above_zero)  # exact at 0 and at 1, and much faster than `where`
 
 
 Rule = Callable[[Layer], list[Share]]
@@ -150,7 +145,7 @@ class Convolution(Function):
         z: Tensor,
         y: Tensor,
         account: Tensor,
-        geometry: tuple[Any, ...],
+        geometry: Geometry,
         composite: Composite,
     ) -> Tensor:
         """Y unchanged."""
@@ -162,17 +157,21 @@ class Convolution(Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         """Relevance by input, and what was absorbed."""
-        x, weight, bias, z, y, account = ctx.saved_tensors
-        layer = Layer(x, weight, bias, z, *ctx.how)
-        if ctx.known is None:
-            layer = layer._replace(is_signed=bool((x < 0).any()))
-        shares, above_zero = ctx.known or (_shares(layer, y), x > 0)
+        layer, shares, above_zero, account = ctx.known or Convolution.prepared(ctx)
         if not is_batchedtensor(g):  # the next word, in a pass of its own, will find it done
-            ctx.known = shares, above_zero
+            ctx.known = layer, shares, above_zero, account
         sent = [g * share.factor for share in shares]
         reached = [share.reached(layer, each, above_zero) for share, each in zip(shares, sent, strict=True)]
         absorbed = [by_row(each, account, share.rest) for share, each in zip(shares, sent, strict=True)]
         return _total(reached), None, None, None, None, _total(absorbed), None, None
+
+    @staticmethod
+    def prepared(ctx: Any) -> tuple[Layer, list[Share], Tensor, Tensor]:
+        """What no word changes."""
+        x, weight, bias, z, y, account = ctx.saved_tensors
+        geometry, composite = ctx.how
+        layer = Layer(x, weight, bias, z, geometry, composite, is_signed=bool((x < 0).any()))
+        return layer, _shares(layer, y), (x > 0).to(x), account
 
 
 def _total(parts: list[Tensor]) -> Tensor:
@@ -200,7 +199,7 @@ class FirstConvolution(Function):
         weight: Tensor,
         y: Tensor,
         account: Tensor,
-        geometry: tuple[Any, ...],
+        geometry: Geometry,
         composite: Composite,
         box: tuple[Tensor, Tensor, Tensor],
     ) -> Tensor:

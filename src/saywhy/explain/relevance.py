@@ -28,7 +28,7 @@ from torch.nn.modules.utils import _pair
 
 from saywhy.errors import UserError
 from saywhy.explain.composites import Composite
-from saywhy.explain.convolutions import Convolution, FirstConvolution
+from saywhy.explain.convolutions import Convolution, FirstConvolution, Geometry
 from saywhy.explain.functions import Traced, is_linear, is_signal, mapped, signals, variants
 from saywhy.explain.rules import Booked, Epsilon, NoRule, PassedThrough, Shared, Softmax
 
@@ -66,7 +66,7 @@ class Made(NamedTuple):
     weight: Tensor
     bias: Tensor | None
     z: Tensor
-    geometry: tuple[Any, ...]
+    geometry: Geometry
 
 
 class Relevance(Traced):
@@ -152,7 +152,7 @@ def _conv2d(
         around = [(each // 2, each - each // 2) for each in reversed(reach)]  # the last axis first
         input = input if padding == "valid" else _pad(on, F.pad, input, [each for pair in around for each in pair])
         padding = 0
-    geometry = (stride, padding, dilation, groups)
+    geometry = (list(_pair(stride)), list(_pair(padding)), list(_pair(dilation)), groups)
     made = Made(input, weight, bias, func(input.detach(), weight, bias, *geometry), geometry)
     return _with(made, on.convolved(made, made.z))
 
