@@ -4,8 +4,8 @@
 
 The shipped model's decoder, and then the stages of its encoder, from the last to the first, have the numbers of every
 tensor put in another order; the same captions are explained again after each. What is printed, by method, is the mean
-rank correlation of the maps' strength, summed over 8 × 8 pixels, with that of the trained model. Beside it, `two words`:
-the mean rank correlation of the maps of two words of one caption, of the trained model.
+rank correlation of the maps' strength, summed over 8 × 8 pixels, with that of the trained model. Beside it, of the
+trained model, `two words`: the mean rank correlation of the maps of two words of one caption.
 """
 
 from __future__ import annotations
