@@ -1,6 +1,6 @@
 """Do explanations depend on what was learnt? Weights unlearnt from the top down (Adebayo et al. 2018).
 
-    python benchmarks/sanity.py PICTURE... [--json FILE]
+    python benchmarks/sanity.py PICTURE... [--composite NAME] [--json FILE]
 
 The shipped model's decoder, and then the stages of its encoder, from the last to the first, have the numbers of every
 tensor put in another order; the same captions are explained again after each. What is printed, by method, is the mean
@@ -21,7 +21,8 @@ import torch
 from torch import nn
 
 import saywhy
-from saywhy.explain import METHODS, Explanation
+from saywhy.explain import METHODS, Explanation, composites
+from saywhy.explain.composites import DEFAULT
 
 CELL = 8
 
@@ -62,21 +63,24 @@ def stages(captioner: nn.Module) -> dict[str, list[nn.Module]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("pictures", type=Path, nargs="+")
+    parser.add_argument("--composite", help="LRP alone, by these rules", choices=composites)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     model, random = saywhy.load(device="cpu"), torch.Generator().manual_seed(0)
-    learnt = [model.explain(picture) for picture in asked.pictures]
-    pairs = {m: [rank_correlation(a, b) for e in learnt for a, b in combinations(cells(e, m), 2)] for m in METHODS}
+    methods = ["lrp"] if asked.composite else METHODS
+    how = {"methods": methods, "composite": asked.composite or DEFAULT}
+    learnt = [model.explain(picture, **how) for picture in asked.pictures]
+    pairs = {m: [rank_correlation(a, b) for e in learnt for a, b in combinations(cells(e, m), 2)] for m in methods}
     rows = {"two words": {method: fmean(each) for method, each in pairs.items()}}
     for name, parts in stages(model.captioner).items():
         for part in parts:
             shuffle(part, random)
-        again = [model.explain(each.image, caption=each.caption) for each in learnt]
+        again = [model.explain(each.image, caption=each.caption, **how) for each in learnt]
         rows[f"unlearnt down to {name}"] = {
-            method: fmean(alike(*pair, method) for pair in zip(learnt, again, strict=True)) for method in METHODS
+            method: fmean(alike(*pair, method) for pair in zip(learnt, again, strict=True)) for method in methods
         }
         print(name, {method: round(value, 2) for method, value in rows[f"unlearnt down to {name}"].items()}, flush=True)
-    table = {"model": model.name, "pictures": len(learnt), "rows": rows}
+    table = {"model": model.name, "composite": how["composite"], "pictures": len(learnt), "rows": rows}
     if asked.json:
         asked.json.write_text(json.dumps(table, indent=2) + "\n")
 
