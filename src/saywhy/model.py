@@ -22,7 +22,7 @@ from saywhy.data.tokenise import tokenise
 from saywhy.data.vocabulary import PAD
 from saywhy.decoding import Caption, Decoding, decode
 from saywhy.encoders.annotations import Annotations
-from saywhy.errors import BrokenPicture, UserError
+from saywhy.errors import BrokenPicture, UserError, closest
 from saywhy.explain.asking import Ask, in_question
 from saywhy.explain.composites import DEFAULT, Composite
 from saywhy.explain.explaining import Explaining
@@ -85,11 +85,22 @@ class Model:
         A picture that cannot be read raises `BrokenPicture`; with `on_broken` it is told of and left out instead.
         A model of regions finds them in `regions`: a path, or what `data.region_files.read_regions` read from it.
         """
-        rules = replace(self.decoding, **decoding)
+        rules = self._decoding("caption", **decoding)
         given = find_regions(self.regions, regions, f"model {self.name}")
         opened = self._open(pictures, on_broken, given)
         while some := list(islice(opened, batch)):
             yield from self._caption_batch(some, rules)
+
+    def _decoding(self, asking: str, **asked: Any) -> Decoding:
+        """The model's way of decoding, with what is asked changed."""
+        if asking == "explain" and "method" in asked:
+            raise UserError(
+                "which methods explain is said with methods=[…]; decoding is by beam unless a caption is given"
+            )
+        for name in asked:
+            if name not in Decoding.__dataclass_fields__:
+                raise UserError(f"{asking} has no argument {name!r}: {closest(name, Decoding.__dataclass_fields__)}")
+        return replace(self.decoding, **asked)
 
     def explain(self, picture: Source, **asked: Any) -> Explanation:
         """Explain one picture's caption word by word; see `explanations` for what can be asked."""
@@ -126,7 +137,9 @@ class Model:
             on_broken: told of pictures that cannot be read, or whose captions have no word `at`; they are left out.
             decoding: how the model decodes its own caption, as in `beam=5`.
         """
-        rules = replace(self.decoding, **decoding)
+        if isinstance(pictures, str | Path | Image.Image):
+            raise UserError("explanations are of several pictures: give a list of them, or use `explain`")
+        rules = self._decoding("explain", **decoding)
         ask = Ask.read(self.vocabulary, rules.max_words, caption, word, at, instead)
         explaining = Explaining(self.captioner, self.vocabulary, ask, methods, composite, chunk)
         given = find_regions(self.regions, regions, f"model {self.name}")
@@ -142,13 +155,15 @@ class Model:
         rules: Decoding,
         on_broken: Callable[[UserError], None] | None,
     ) -> Iterator[Explanation]:
-        pixels, boxes = self._inputs(opened)
-        with self.captioner.attending(rules.attend):
+        found: list[Explanation] = []  # all before the first is given: the caller may change the model meanwhile
+        with torch.inference_mode(False), self.captioner.attending(rules.attend):
+            pixels, boxes = self._inputs(opened)
             typed = explaining.ask.caption
             captions = self._said(pixels, boxes, rules) if typed is None else [typed] * len(opened)
-            if rows := list(_long_enough(opened, captions, explaining.ask, on_broken)):
+            if rows := list(_answerable(opened, captions, explaining.ask, on_broken)):
                 some = pixels[rows], None if boxes is None else boxes[rows], [captions[row] for row in rows]
-                yield from explaining(*some, [self._about(opened[row]) for row in rows])
+                found = list(explaining(*some, [self._about(opened[row]) for row in rows]))
+        yield from found
 
     @torch.inference_mode()
     def _said(self, pixels: torch.Tensor, boxes: torch.Tensor | None, rules: Decoding) -> list[Sequence[str]]:
@@ -192,6 +207,8 @@ class Model:
                 picture, file = as_picture(source), getattr(source, "filename", "")
                 yield self._prepared("", picture, regions, Path(file).name, picture.size)
                 continue
+            if not isinstance(source, str | Path):
+                raise UserError(f"a picture is a path or a Pillow image, not a {type(source).__name__}")
             try:
                 # as large as evaluation opens them, so that both say the same
                 picture = open_picture(source, at_least=self.preprocessing.at_least)
@@ -237,16 +254,16 @@ class Model:
         return pixels, torch.from_numpy(np.stack(boxes)).to(device) if boxes else None
 
 
-def _long_enough(
+def _answerable(
     opened: Sequence[_Opened],
     captions: Sequence[Sequence[str]],
     ask: Ask,
     on_broken: Callable[[UserError], None] | None,
 ) -> Iterator[int]:
-    """The rows whose captions have the word that is asked about; of the others `on_broken` is told."""
+    """The rows of whose captions this can be asked; of the others `on_broken` is told."""
     for row, (each, words) in enumerate(zip(opened, captions, strict=True)):
         try:
-            in_question(words, ask.word, ask.at)
+            in_question(words, ask.word, ask.at, ask.instead)
             yield row
         except UserError as error:
             told = UserError(f"{each.image or 'a picture'}: {error}")

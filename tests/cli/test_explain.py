@@ -188,7 +188,7 @@ def test_the_table_takes_the_first_method_that_weighs_words(run, model: Path, ph
         return result.out.splitlines()[1].strip()
 
     assert head("attention", "gradcam", "lrp").endswith("strongest earlier word (gradcam)")
-    assert head("attention").endswith("from picture")
+    assert head("attention").endswith("strongest earlier word (lrp)")
 
 
 def test_a_typed_caption_is_explained_on_each_picture(run, model: Path, photos: list[Path], tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["--epsilon", "nan"], "psilon"),
     (["--epsilon", "inf"], "epsilon = inf is out of range"),
     (["--word", "wird1"], "the word 'wird1' is not in the model's vocabulary of 7: near it are word1"),
-    (["--word", ""], "the word '' is not in the model's vocabulary"),
+    (["--word", ""], "'' is not one word"),
     (["--instead", "zeppelin"], "the word 'zeppelin' is not in the model's vocabulary of 7: nothing is near it"),
     (["--word", "word1", "--instead", "Word1"], "why 'word1' and not 'word1': these are the same word"),
     (["--caption", "word1 wird2"], "the word 'wird2' is not in the model's vocabulary of 7: near it are word2"),

@@ -13,6 +13,7 @@ from saywhy.data.preprocess import Preprocessing
 from saywhy.data.vocabulary import MARKERS, PAD, START, Vocabulary
 from saywhy.errors import UserError
 from saywhy.explain.asking import Ask, Asked, caption_words, in_question, known_word, question
+from saywhy.explain.composites import Composite
 from saywhy.model import Model
 
 VOCABULARY = Vocabulary((*MARKERS, "a", "dog", "dogs", "runs", "n't", "does"))
@@ -102,7 +103,7 @@ def test_what_is_asked_is_read_in_the_words_of_the_model():
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"word": ""}, "the word '' is not in the model's vocabulary"),
+        ({"word": ""}, "'' is not one word"),
         ({"instead": "cat"}, "the word 'cat' is not in the model's vocabulary"),
         ({"at": 6}, "there is no word 6: this model says at most 5 words"),
         ({"at": 0}, "there is no word 0"),
@@ -163,3 +164,52 @@ def test_pictures_whose_captions_lack_the_place_are_left_out_and_told_of(model, 
     assert [str(error).split(": ")[0] for error in told] == short
     with pytest.raises(UserError, match=f"there is no word {longest} in"):
         list(model.explanations(pictures, methods=["attention"], at=longest))
+
+
+@pytest.mark.parametrize(
+    "asked", [{"caption": "word1", "instead": "word1"}, {"caption": "word2 word1", "at": 2, "instead": "word1"}]
+)
+def test_a_word_is_not_held_against_itself(model, picture, asked):
+    with pytest.raises(UserError, match="why 'word1' and not 'word1'"):
+        model.explain(picture, methods=["lrp"], **asked)
+
+
+def test_a_picture_whose_own_word_is_the_other_is_told_of_and_the_rest_go_on(model, picture):
+    own, told = model.caption(picture).words[0], []
+    assert list(model.explanations([picture], at=1, instead=own, methods=["lrp"], on_broken=told.append)) == []
+    assert "these are the same word" in str(told[0])
+
+
+def test_arguments_that_are_none_are_named(model, picture):
+    with pytest.raises(UserError, match="explain has no argument 'foo'"):
+        model.explain(picture, foo=1)
+    with pytest.raises(UserError, match="methods="):
+        model.explain(picture, method="lrp")
+    with pytest.raises(UserError, match="a list"):
+        next(model.explanations(str(picture)))
+    with pytest.raises(UserError, match="not a list"):
+        model.explain([picture])
+
+
+def test_methods_may_be_one_string(model, picture):
+    assert model.explain(picture, methods="lrp, attention").methods == ("lrp", "attention")
+
+
+def test_under_inference_mode_it_explains_all_the_same(model, picture):
+    with torch.inference_mode():
+        found = model.explain(picture, methods=["lrp"])
+    assert found.words == model.explain(picture, methods=["lrp"]).words
+
+
+def test_the_model_is_as_it_was_between_two_explanations(model, picture):
+    before = model.captioner.attend
+    for _ in model.explanations([picture, picture], methods=["lrp"]):
+        assert model.captioner.attend == before
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"first": "Flat"}, {"attention": "atnlrp"}, {"convolution": "gama"}, {"epsilon": -1.0}]
+)
+def test_rules_that_there_are_not_are_refused(wrong):
+    with pytest.raises(UserError, match=next(iter(wrong))):
+        Composite(**wrong)

@@ -116,7 +116,7 @@ def test_a_pixel_of_the_encoders_square_lands_where_it_was_cut_from(cropping: Mo
     side = min(size) / MARGIN
     cut = size if fit == "squash" else (side, side)
     for row, column in ((30, 10), (50, 33)):
-        x, y = centre(hot(explanation, row, column).map(0))
+        x, y = centre(hot(explanation, row, column).map(0, "lrp"))
         assert x == pytest.approx((size[0] - cut[0]) / 2 + (column + 0.5) * cut[0] / tiny.SIDE, abs=1)
         assert y == pytest.approx((size[1] - cut[1]) / 2 + (row + 0.5) * cut[1] / tiny.SIDE, abs=1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -19,7 +20,8 @@ from saywhy.captioners import Captioner, build
 from saywhy.data.vocabulary import PAD
 from saywhy.encoders.annotations import Annotations
 from saywhy.explain.composites import Composite
-from saywhy.explain.gradients import Guidable, grad_cam
+from saywhy.explain.functions import Traced, now
+from saywhy.explain.gradients import Guidable, Leaves, grad_cam
 from saywhy.explain.methods import METHODS, explain
 from saywhy.explain.passes import run_gradients
 from saywhy.explain.relevance import Relevance
@@ -358,3 +360,29 @@ def test_explaining_changes_no_weight_and_gives_none_a_gradient(captioner):
     assert all(torch.equal(value, before[name]) for name, value in captioner.state_dict().items())
     assert all(p.grad is None and p.requires_grad for p in captioner.parameters())
     assert hooks(captioner) == 0
+
+
+def test_what_was_written_in_place_is_freed_with_its_graph():
+    def gone(mode: Traced) -> bool:
+        x = random(2, 3).requires_grad_()
+        with mode:
+            y = x * 1.0
+            y.mul_(y.sigmoid())
+            out = now(y).sum()
+        torch.autograd.grad(out, x, retain_graph=True)
+        watched = weakref.ref(y)
+        del y, out
+        return watched() is None
+
+    assert gone(Leaves())
+    assert gone(Guidable())
+
+
+@pytest.mark.parametrize("mode", [Leaves, Guidable])
+def test_a_tensor_written_in_place_stands_for_what_it_became(mode):
+    x = random(2, 3).requires_grad_()
+    with mode():
+        y = x * 1.0
+        y.relu_()
+        found = now(y)
+    torch.testing.assert_close(found, x.relu())

@@ -449,3 +449,10 @@ def test_a_batch_norm_of_vectors_is_explained():
         found = traced(norm, x)
         close(found.out, norm(x).detach())
         assert found.imbalance < 1e-9
+
+
+def test_books_that_do_not_balance_are_refused():
+    right = Relevances(None, *(torch.ones(1, 2, 1) for _ in range(2)), *(torch.zeros(1, 2) for _ in range(3)))
+    right.refuse_imbalance(torch.full((1, 2), 2.0))
+    with pytest.raises(UserError, match="do not balance"):
+        right.refuse_imbalance(torch.tensor([[2.0, 2.5]]))

@@ -136,9 +136,12 @@ def explain(
         explaining.refuse_impossible(model, **asked)
         asked |= explaining.chosen(method, composite, epsilon, relative)
         asked |= explaining.decoding(beam=beam, length=length, no_repeat=no_repeat, attend=attend)
-        done = explaining.explain(found, folder_of, model, regions, device, faults, batch=batch, **asked)
-        if not is_one and done:
-            explaining.save_index(out, done)
+        done: list[explaining.Done] = []
+        try:
+            explaining.explain(found, folder_of, model, regions, device, faults, done, batch=batch, **asked)
+        finally:  # of what an interrupted run has done, there is an index too
+            if not is_one and done:
+                explaining.save_index(out, done)
         if as_json:
             for each in done:
                 typer.echo(json.dumps(each.explanation.as_dict(), ensure_ascii=False))

@@ -25,7 +25,7 @@ from saywhy.explain.explanation import FIGURE, JSON, MAPS, PAGE
 from saywhy.explain.methods import known
 from saywhy.files import write_text
 from saywhy.reports.explanations_index import explanations_index, thumbnail
-from saywhy.reports.words_figure import in_question
+from saywhy.reports.words_figure import held_against
 
 FILES = (PAGE, FIGURE, JSON, MAPS)
 INDEX = "index.html"
@@ -77,16 +77,16 @@ def explain(
     regions: Path | None,
     device: str,
     faults: Faults,
+    done: list[Done],
     **asked: Any,
-) -> list[Done]:
-    """Explain pictures and write what is found."""
+) -> None:
+    """Explain pictures, and write what is found; `done` grows by each."""
     from saywhy.model import load
 
     loaded = load(model, device)
     given = find_regions(loaded.regions, regions, f"model {loaded.name}")
     if given:
         given.table.require(path.name for path in pictures)
-    done: list[Done] = []
     unfit = faults.count
     with counting("explaining") as progress:
         progress(0, len(pictures))
@@ -96,7 +96,6 @@ def explain(
             found.save(folder)
             done.append(Done(replace(found, maps={}, picture=thumbnail(found)), folder))
             progress(len(done) + faults.count - unfit, len(pictures))
-    return done
 
 
 def save_index(out: Path, done: Sequence[Done]) -> None:
@@ -108,6 +107,8 @@ def save_index(out: Path, done: Sequence[Done]) -> None:
 def show(done: Sequence[Done]) -> None:
     """Print captions, tables of their words, and where the files are."""
     console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = 120  # a file has no edge to wrap words at
     for number, each in enumerate(done):
         if number:
             console.print()
@@ -117,22 +118,23 @@ def show(done: Sequence[Done]) -> None:
 def _show(done: Done, console: Console) -> None:
     told = done.explanation
     console.print(f"{told.image}: {told.caption}", soft_wrap=True)
-    weighing = next((method for method in told.methods if method in told.words[0].earlier), None)
-    table = Table("word", box=None, header_style="dim", padding=(0, 2, 0, 0))
+    weighing = next((method for method in told.methods if method in told.words[0].earlier), "lrp")
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("word", no_wrap=True)
     table.add_column("probability", justify="right")
     table.add_column("from picture", justify="right")
-    if weighing:
-        table.add_column(f"strongest earlier word ({weighing})", no_wrap=True)
+    table.add_column(f"strongest earlier word ({weighing})", no_wrap=True)
     for word in told.words:
-        cells = (_asked(word), f"{word.probability:.1%}", f"{word.budget.share:.0%}")
-        table.add_row(*cells, *([_strongest(word, told.tokens, weighing)] if weighing else []))
+        probability = f"{word.probability:.1%}" if word.probability >= 0.001 else "< 0.1%"
+        strongest = _strongest(word, told.tokens, weighing)
+        table.add_row(_asked(word), probability, f"{word.budget.share:.0%}", strongest)
     console.print(table)
     console.print(f"{done.folder / PAGE}, and {', '.join(FILES[1:])} beside it", soft_wrap=True)
 
 
 def _asked(word: Word) -> str:
     """The word in question, what it is held against, and what was said in its place."""
-    return in_question(word) if word.word == word.said else f"{in_question(word)} (said: {word.said})"
+    return held_against(word) if word.word == word.said else f"{held_against(word)} (said: {word.said})"
 
 
 def _strongest(word: Word, tokens: Sequence[str], method: str) -> str:

@@ -41,9 +41,9 @@ class Ask:
         if at is not None and not 1 <= at <= most:
             raise UserError(f"there is no word {at}: this model says at most {most} words, the first is word 1")
         if tokens is not None:
-            in_question(tokens, word, at)
-        if instead is not None and instead == (tokens[at - 1] if word is None and tokens and at else word):
-            raise UserError(f"why {instead!r} and not {instead!r}: these are the same word; hold it against another")
+            in_question(tokens, word, at, instead)
+        if instead is not None and word == instead:
+            raise _same(instead)
         return cls(tokens, word, at, instead)
 
 
@@ -74,7 +74,10 @@ def caption_words(text: str, vocabulary: Vocabulary, most: int) -> tuple[str, ..
 
 def known_word(word: str, vocabulary: Vocabulary) -> str:
     """The word as the model knows it; a `UserError` that suggests near ones where it does not."""
-    word = word.strip().lower()
+    tokens = tokenise(word)
+    if len(tokens) != 1:
+        raise UserError(f"{word!r} is not one word: give one")
+    word = tokens[0]
     if word in vocabulary and word not in MARKERS:
         return word
     near = difflib.get_close_matches(word, [each for each in vocabulary.words if each not in MARKERS], n=3, cutoff=0.6)
@@ -94,12 +97,23 @@ def in_question(tokens: Sequence[str], word: str | None, at: int | None, instead
     if at is not None and not 1 <= at <= len(tokens):
         raise UserError(f"there is no word {at} in {' '.join(tokens)!r}: it has {len(tokens)}")
     if at is not None:
-        return Asked(tokens, (at - 1,), (word or tokens[at - 1],))
+        return _told_apart(Asked(tokens, (at - 1,), (word or tokens[at - 1],)), instead)
     if word is None:
         places = tuple(i for i, token in enumerate(tokens) if token != instead)
-        return Asked(tokens, places, tuple(tokens[i] for i in places))
+        return _told_apart(Asked(tokens, places, tuple(tokens[i] for i in places)), instead)
     places = tuple(i for i, token in enumerate(tokens) if token == word)
     return Asked(tokens, places, tuple(word for _ in places)) if places else None
+
+
+def _told_apart(asked: Asked, instead: str | None) -> Asked:
+    """The same, if there is a word to be told apart from `instead`."""
+    if instead is not None and all(word == instead for word in asked.words):
+        raise _same(instead)
+    return asked
+
+
+def _same(word: str) -> UserError:
+    return UserError(f"why {word!r} and not {word!r}: these are the same word; hold it against another")
 
 
 def question(asked: Sequence[Asked], vocabulary: Vocabulary, instead: str | None, device: torch.device) -> Question:

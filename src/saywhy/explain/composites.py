@@ -20,6 +20,12 @@ from dataclasses import dataclass, replace
 
 from saywhy.errors import UserError, closest
 
+CHOICES = {
+    "convolution": ("epsilon", "alpha-beta", "gamma"),
+    "first": (None, "flat", "box"),
+    "attention": (None, "constant", "attnlrp"),
+}
+
 
 @dataclass(frozen=True)
 class Composite:
@@ -32,7 +38,7 @@ class Composite:
         alpha: α of the αβ-rule; β = α − 1.
         gamma: γ of the γ-rule.
         conv_bias: biases of convolutions take their share, as in zennit; without, as in the LRP paper's code, the
-            whole relevance goes to the inputs that there are.
+            whole relevance goes to the inputs that there are (the ε-rule always gives biases theirs).
         first: the rule of the first convolution: None for that of the others, "flat", or "box".
         attention: "constant" or "attnlrp" for every model; None decides by the model, as said above.
     """
@@ -45,6 +51,14 @@ class Composite:
     conv_bias: bool = False
     first: str | None = None
     attention: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, known in CHOICES.items():
+            if (value := getattr(self, name)) not in known:
+                raise UserError(f"unknown {name} {value!r}: {closest(str(value), filter(None, known))}")
+        for name, lowest in (("epsilon", 0), ("gamma", 0), ("alpha", 1)):
+            if not lowest <= getattr(self, name) < math.inf:
+                raise UserError(f"{name} = {getattr(self, name):g} is out of range: it is {lowest} or more")
 
     def __str__(self) -> str:
         """As `explanation.json` writes it: a name from above, with ε where that is another.
@@ -78,7 +92,5 @@ def composite(name: str, epsilon: float | None = None, relative: bool = False) -
     """A named composite, with another ε if one is given."""
     if name not in composites:
         raise UserError(f"unknown composite {name!r}: {closest(name, composites)}")
-    if epsilon is not None and not 0 <= epsilon < math.inf:
-        raise UserError(f"epsilon = {epsilon:g} is out of range: ε is 0 or more")
     chosen = replace(composites[name], relative=relative)
     return chosen if epsilon is None else replace(chosen, epsilon=epsilon)

@@ -17,7 +17,6 @@ from PIL import Image
 from saywhy.decoding.caption import as_text
 from saywhy.errors import UserError, closest
 from saywhy.explain.maps import Region, enlarged, in_boxes, on_picture
-from saywhy.explain.methods import OVER_PLACES
 from saywhy.files import whole_file, write_text
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ class Word:
     beta: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Explanation:
     """A caption, and the reasons for each word in question.
 
@@ -122,7 +121,7 @@ class Explanation:
     maps: Mapping[str, np.ndarray] = field(repr=False)
     grid: tuple[int, int] | None = None
     boxes: np.ndarray | None = field(default=None, repr=False)
-    picture: Image.Image | None = field(default=None, repr=False, compare=False)
+    picture: Image.Image | None = field(default=None, repr=False)
 
     @property
     def caption(self) -> str:
@@ -141,7 +140,7 @@ class Explanation:
 
         Positive supports the word, negative speaks against it. Of several heads of attention it is the mean, or one.
         """
-        method = method or next(iter(self.maps))
+        method = method or self.methods[0]
         if method not in self.maps:
             raise UserError(f"no map by {method!r} was made: {closest(method, self.maps)}")
         values = self.maps[method][i].astype(np.float32)
@@ -190,12 +189,18 @@ class Explanation:
             parts["boxes"] = self.boxes
         if self.picture is not None:
             parts["picture"] = np.frombuffer(_as_jpeg(self.picture), np.uint8)
-        write_text(folder / PAGE, explanation_page(self))
-        with whole_file(folder / FIGURE) as part:
-            self.show().save(part, format="PNG")
-        with whole_file(folder / MAPS) as part, part.open("wb") as file:
-            np.savez_compressed(file, **parts)  # type: ignore[arg-type]
-        write_text(folder / JSON, json.dumps(self.as_dict(), ensure_ascii=False, indent=2) + "\n")
+        maps = io.BytesIO()
+        np.savez_compressed(maps, **parts)  # type: ignore[arg-type]
+        told = json.dumps(self.as_dict(), ensure_ascii=False, indent=2) + "\n"
+        texts = {PAGE: explanation_page(self), JSON: told}
+        for name, made in {
+            FIGURE: self._repr_png_(),
+            MAPS: maps.getvalue(),
+        }.items():  # all is made before any is written
+            with whole_file(folder / name) as part:
+                part.write_bytes(made)
+        for name, text in texts.items():
+            write_text(folder / name, text)
 
     @classmethod
     def load(cls, folder: str | Path) -> Explanation:
@@ -242,6 +247,3 @@ def _as_jpeg(picture: Image.Image) -> bytes:
     held = io.BytesIO()
     picture.save(held, format="JPEG", quality=92)
     return held.getvalue()
-
-
-__all__ = ["FIGURE", "JSON", "MAPS", "OVER_PLACES", "PAGE", "Budget", "Explanation", "Word"]

@@ -32,8 +32,8 @@ LINEAR = frozenset(
             *("repeat_interleave", "contiguous", "to", "float", "double", "type_as", "clone", "select", "narrow"),
             *("index_select", "gather", "roll", "flip", "rot90", "mean", "sum", "__getitem__", "neg", "__neg__"),
             *("dropout", "dropout_", "feature_dropout", "avg_pool2d", "adaptive_avg_pool2d", "max_pool2d"),
-            *("interpolate", "pixel_shuffle", "pixel_unshuffle", "unfold", "fold", "masked_fill", "diagonal"),
-            *("pad_sequence", "alpha_dropout", "adaptive_max_pool2d", "as_strided", "cumsum", "identity", "chunk"),
+            *("interpolate", "pixel_shuffle", "pixel_unshuffle", "unfold", "fold", "diagonal"),
+            *("pad_sequence", "alpha_dropout", "adaptive_max_pool2d", "as_strided", "cumsum", "chunk"),
             *("split", "tensor_split", "unbind", "amax", "amin", "topk", "sort"),
         ),
         rnn.pad_sequence,
@@ -98,42 +98,57 @@ class Traced(TorchFunctionMode):
     """Sees every torch function that a model calls; a subclass says in `call` what comes of it.
 
     Parameters are cut off: nothing is traced to weights. What a function writes in place becomes a new tensor, which
-    stands for the old one from then on, so that what a backward pass needs of that is still there.
+    stands for the old one while the mode is on, so that what a backward pass needs of that is still there. What a
+    model gives back may be such an old one: `now` says what it stands for.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._written: list[Tensor] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """What `call` makes of the function."""
-        args, kwargs = mapped(_now, args), mapped(_now, kwargs or {})
+        args, kwargs = mapped(now, args), mapped(now, kwargs or {})
         if not signals(args, kwargs):
             return self.call(func, args, kwargs)
+        first = args[0] if args else kwargs.get("input")
         plain, inplace = out_of_place(func), kwargs.pop("inplace", False)
         out = self.call(plain or func, args, kwargs)
         if plain is not None or inplace:
-            _write(args[0], out)
-        elif isinstance(out, Tensor) and isinstance(args[0], Tensor) and _share_numbers(out, args[0]):
-            out.part_of = args[0]  # type: ignore[attr-defined]
+            self._written += [first, *_write(first, out)]
+        elif isinstance(out, Tensor) and isinstance(first, Tensor) and _share_numbers(out, first):
+            out.part_of = first  # type: ignore[attr-defined]
         return out
+
+    def __exit__(self, *error: Any) -> None:
+        """Forget what was written: a tensor that leads to its own successor would never be freed."""
+        super().__exit__(*error)
+        while self._written:
+            for name in ("became", "overwritten"):
+                self._written[-1].__dict__.pop(name, None)
+            self._written.pop()
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The function's own result, unless a subclass has another."""
         return func(*args, **kwargs)
 
 
-def _write(where: Tensor, out: Tensor) -> None:
+def _write(where: Tensor, out: Tensor) -> list[Tensor]:
     """From now on `where` is `out`; what it was a part of has changed, too, and must not be read any more."""
     where.became = out  # type: ignore[attr-defined]
-    whole = getattr(where, "part_of", None)
-    while whole is not None:
-        whole.overwritten = True
-        whole = getattr(whole, "part_of", None)
+    wholes = []
+    while (where := getattr(where, "part_of", None)) is not None:  # type: ignore[assignment]
+        where.overwritten = True  # type: ignore[attr-defined]
+        wholes.append(where)
+    return wholes
 
 
 def _share_numbers(one: Tensor, other: Tensor) -> bool:
     return one is not other and one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
-def _now(value: Any) -> Any:
-    """What an argument stands for by now, or a parameter's numbers."""
+def now(value: Any) -> Any:
+    """What a value stands for by now; of a parameter, its numbers."""
     while hasattr(value, "became"):
         value = value.became
     if hasattr(value, "overwritten"):

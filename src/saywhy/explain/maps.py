@@ -51,6 +51,7 @@ def in_boxes(values: np.ndarray, boxes: np.ndarray, size: tuple[int, int], regio
     whole = np.zeros((size[1], size[0]), np.float32)
     corner, sides = np.array([left, top] * 2), np.array([right - left, bottom - top] * 2)
     for value, (x, y, far_x, far_y) in zip(values, np.rint(corner + boxes * sides).astype(int), strict=True):
-        part = whole[max(y, 0) : max(far_y, y + 1), max(x, 0) : max(far_x, x + 1)]
+        x, y = min(max(x, 0), size[0] - 1), min(max(y, 0), size[1] - 1)
+        part = whole[y : max(far_y, y + 1), x : max(far_x, x + 1)]
         part += value / max(part.size, 1)
     return whole

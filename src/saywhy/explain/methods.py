@@ -60,7 +60,8 @@ class Evidence:
 
 def known(methods: Iterable[str]) -> tuple[str, ...]:
     """The methods, each once; a `UserError` where there is no such method."""
-    methods = tuple(dict.fromkeys(methods))
+    methods = methods.split(",") if isinstance(methods, str) else methods
+    methods = tuple(dict.fromkeys(each.strip() for each in methods))
     if not methods:
         raise UserError(f"name a method to explain with, of {', '.join(METHODS)}")
     for each in methods:
@@ -83,20 +84,20 @@ def explain(
     LRP always runs: the budget comes from it. `chunk` words go back at a time.
     """
     forward, relevances = run_relevance(captioner, pixels, boxes, question, composite, chunk)
+    forward = forward.detached()  # its graph is large, and gradients have one of their own
     maps: dict[str, Tensor] = {}
-    earlier: dict[str, Tensor] = {}
+    earlier = {"lrp": relevances.said}
     if "lrp" in methods:
         maps["lrp"] = relevances.places if relevances.pixels is None else relevances.pixels
-        earlier["lrp"] = relevances.said
     if "attention" in methods:
-        maps["attention"] = question.at_places(forward.glance.alpha).detach().transpose(0, 1)
+        maps["attention"] = question.at_places(forward.glance.alpha).transpose(0, 1).cpu()
     if set(methods) - {"lrp", "attention"}:
         _gradients(*run_gradients(captioner, pixels, boxes, question, chunk), methods, maps, earlier)
-    log_p = log_probabilities(question.at_places(forward.logits.detach()))
-    p = log_p.gather(-1, question.words.unsqueeze(-1)).squeeze(-1).exp()
-    beta = None if forward.glance.beta is None else question.at_places(forward.glance.beta).detach()
+    log_p = log_probabilities(question.at_places(forward.logits))
+    p = log_p.gather(-1, question.words.unsqueeze(-1)).squeeze(-1).exp().cpu()
+    beta = None if forward.glance.beta is None else question.at_places(forward.glance.beta).cpu()
     ordered = {method: maps[method] for method in methods if method in maps}
-    return Evidence(forward.scores.detach(), p, beta, forward.annotations, ordered, earlier, relevances)
+    return Evidence(forward.scores.cpu(), p, beta, forward.annotations, ordered, earlier, relevances)
 
 
 def _gradients(

@@ -8,7 +8,7 @@ pass. All are taken in two halves: from logits to annotations and word embedding
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,10 +16,14 @@ from torch import Tensor
 
 from saywhy.captioners.base import Captioner, Glance
 from saywhy.encoders.annotations import Annotations
+from saywhy.errors import UserError
 from saywhy.explain.composites import Composite
+from saywhy.explain.functions import now
 from saywhy.explain.gradients import Guidable, Leaves
 from saywhy.explain.relevance import Pixels, Relevance
 
+TOLERANCE = 1e-2
+"""How far books may be off, by max(1, |logit|), before an explanation is refused; rounding makes 1e-4 of it."""
 UNUSED: Any = {"allow_unused": True, "materialize_grads": True}  # what an input had no part in has gradient 0
 
 
@@ -65,6 +69,19 @@ class Forward:
     x: Tensor  # normalised pixels (B, 3, S, S), or given vectors (B, R, D)
     chunk: int
 
+    def detached(self) -> Forward:
+        """The same numbers, without the graph that led to them."""
+        beta = None if self.glance.beta is None else self.glance.beta.detach()
+        return replace(
+            self,
+            logits=self.logits.detach(),
+            scores=self.scores.detach(),
+            glance=Glance(self.glance.alpha.detach(), beta),
+            annotations=replace(self.annotations, vectors=self.annotations.vectors.detach()),
+            embedded=(),
+            x=self.x.detach(),
+        )
+
     def traced(self, outputs: Tensor, inputs: Sequence[Tensor], g: Tensor) -> tuple[Tensor, ...]:
         """The gradients (K, …) of inputs, for gradients g (K, …) of outputs; zeros where there is no way."""
 
@@ -91,9 +108,9 @@ class Forward:
     def by_word(self, of_embedded: Sequence[Tensor]) -> Tensor:
         """Numbers of each word that was read, (K, B, T), from numbers of each number of its embedding."""
         sums = [each.detach().sum(dim=-1) for each in of_embedded]  # (K, B, T), or (K, rows, 1) word by word
-        out = sums[0].new_zeros(sums[0].shape[0], *self.question.said.shape)
         if sums[0].ndim == 3 and len(sums) == 1:
             return sums[0]
+        out = sums[0].new_zeros(sums[0].shape[0], *self.question.said.shape)
         for t, each in enumerate(sums):
             out[:, : each.shape[1], t] = each
         return out
@@ -107,9 +124,10 @@ def run_gradients(
     encoding, decoding = Guidable(), Leaves()
     with torch.enable_grad():
         with encoding:
-            annotations = captioner.encoder.annotate(x, boxes)
+            annotations = _now(captioner.encoder.annotate(x, boxes))
         with decoding:
             logits, glance = captioner(annotations, question.said)
+            logits = now(logits)
         scores = question.scores(logits)
     return Forward(question, logits, scores, glance, annotations, decoding.embedded, x, chunk), encoding
 
@@ -134,6 +152,15 @@ class Relevances:
     absorbed: Tensor
     absorbed_by_encoder: Tensor
 
+    def refuse_imbalance(self, scores: Tensor) -> None:
+        """Raise a `UserError` where the parts of scores (K, B) do not add up: a model that rules misunderstand."""
+        picture = self.places.sum(dim=-1)
+        off = (picture + self.said.sum(dim=-1) + self.start + self.absorbed - scores).abs()
+        if self.pixels is not None:
+            off = torch.maximum(off, (self.pixels.sum(dim=(2, 3)) + self.absorbed_by_encoder - picture).abs())
+        if (off > TOLERANCE * scores.abs().clamp(min=1)).any():
+            raise UserError("the books of this model do not balance: LRP cannot follow it; use other methods")
+
 
 def run_relevance(
     captioner: Captioner,
@@ -151,14 +178,21 @@ def run_relevance(
         x.pixels = Pixels(sink, torch.minimum(*ends), torch.maximum(*ends), torch.ones_like(x))  # type: ignore[attr-defined]
     encoding = Relevance(composite, x, attention="attnlrp")
     with torch.enable_grad(), encoding:
-        annotations = captioner.encoder.annotate(x, boxes)
+        annotations = _now(captioner.encoder.annotate(x, boxes))
     decoding = Relevance(composite, x, attention="attnlrp" if captioner.thinks_by_attention else "constant")
     with torch.enable_grad(), decoding:
         logits, glance = captioner(annotations, question.said)
+        logits = now(logits)
     with torch.enable_grad():
         scores = question.scores(logits)
     forward = Forward(question, logits, scores, glance, annotations, decoding.embedded, x, chunk)
-    return forward, _relevances(forward, encoding, decoding, sink)
+    relevances = _relevances(forward, encoding, decoding, sink)
+    relevances.refuse_imbalance(scores.detach().cpu().T)
+    return forward, relevances
+
+
+def _now(annotations: Annotations) -> Annotations:
+    return replace(annotations, vectors=now(annotations.vectors))
 
 
 def _relevances(forward: Forward, encoding: Relevance, decoding: Relevance, sink: Tensor) -> Relevances:
@@ -170,4 +204,5 @@ def _relevances(forward: Forward, encoding: Relevance, decoding: Relevance, sink
     if x.ndim == 4:
         gx, at_sink, *lost_by = forward.traced(vectors, (x, sink, encoding.absorbed, encoding.start), g)
         of_pixels, lost = (gx * x.detach() + at_sink).sum(dim=2), lost_by[0] + lost_by[1]
-    return Relevances(of_pixels, R.sum(dim=-1), said, start, absorbed, lost)
+    found = (of_pixels, R.sum(dim=-1), said, start, absorbed, lost)
+    return Relevances(*(None if each is None else each.detach().cpu() for each in found))  # type: ignore[arg-type]

@@ -111,11 +111,12 @@
     $("encoder").textContent =
       word.pixels === null ? "The model looks at given features: nothing is traced on to pixels."
       : `Of the picture’s ${number(word.budget.picture)}, ${exact(word.pixels)} reached the pixels; the encoder ` +
-        `absorbed ${number(word.absorbed_by_encoder)}.`;
+        `absorbed ${number(word.absorbed_by_encoder)}. Read the map by its place and sign, not by its sum.`;
   };
 
   const showFacts = (word) => {
-    const facts = [["Probability", word.probability, 3], ["Gate β", word.beta, 2]];
+    const digits = word.probability < 0.001 ? 6 : 3;
+    const facts = [["Probability", word.probability, digits], ["Gate β", word.beta, 2]];
     const there = facts.filter(([, value]) => value !== null && value !== undefined);
     $("facts").replaceChildren(...there.map(([name, value, digits]) => {
       const fact = make("div");

@@ -21,7 +21,7 @@ from PIL import Image
 
 from saywhy.explain.explanation import Explanation, Word
 from saywhy.reports.heat import BLUE, PALE, RED, blurred, look, overlay, strength
-from saywhy.reports.words_figure import BLUR, PARTS, in_question, parts, picture_of, seen_part
+from saywhy.reports.words_figure import BLUR, PARTS, held_against, parts, picture_of, seen_part
 
 PICTURE, FINE, COARSE = 800, 256, 112
 """Pixels along the longer side: of the picture, of a map over pixels or boxes, of a smooth one over a grid."""
@@ -69,7 +69,7 @@ def _told(explanation: Explanation) -> dict[str, Any]:
 
 
 def _word(word: Word) -> dict[str, Any]:
-    return {**asdict(word), "text": in_question(word), "share": word.budget.share}
+    return {**asdict(word), "text": held_against(word), "share": word.budget.share}
 
 
 def _seen(explanation: Explanation) -> list[float] | None:
@@ -159,7 +159,7 @@ def _table(explanation: Explanation) -> str:
         numbers = [f"{value:z.3f}" for value in (word.logit, *parts(word.budget))]
         cells = [f"{word.probability:.4f}", *numbers, f"{100 * word.budget.share:z.0f} %"]
         row = "".join(f"<td>{cell.replace('-', '−')}</td>" for cell in cells)
-        rows.append(f'<tr><th scope="row">{escape(in_question(word))}</th>{row}</tr>')
+        rows.append(f'<tr><th scope="row">{escape(held_against(word))}</th>{row}</tr>')
     head = "".join(f'<th scope="col">{each}</th>' for each in heads)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 

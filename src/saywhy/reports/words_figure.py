@@ -84,7 +84,7 @@ def _unseen_faded(panel: Image.Image, explanation: Explanation) -> Image.Image:
     return faded
 
 
-def in_question(word: Word) -> str:
+def held_against(word: Word) -> str:
     """The word, and what it is held against."""
     return word.word if word.instead is None else f"{word.word}, not {word.instead}"
 
@@ -110,7 +110,7 @@ def parts(budget: Budget) -> list[float]:
 
 
 def _word_label(word: Word, reach: tuple[float, float]) -> Image.Image:
-    drawn = label(in_question(word), as_probability(word.probability), TALL)
+    drawn = label(held_against(word), as_probability(word.probability), TALL)
     draw = ImageDraw.Draw(drawn)
     _bar(draw, word.budget, reach, 36)
     share = f"{word.budget.share:z.0%}"
