@@ -17,9 +17,11 @@ from saywhy.cli.options import (
     Batch,
     Beam,
     Device,
+    JsonLines,
     Length,
     Model,
     NoRepeat,
+    Pictures,
     Regions,
     examples,
 )
@@ -37,9 +39,7 @@ EPILOG = examples(
 
 
 def caption(
-    pictures: Annotated[
-        list[str], typer.Argument(metavar="PICTURE", help="Pictures, or folders of them.", show_default=False)
-    ],
+    pictures: Pictures,
     model: Model = None,
     regions: Regions = None,
     beam: Beam = None,
@@ -61,9 +61,7 @@ def caption(
     seed: Annotated[
         int, typer.Option(metavar="N", min=0, help="Another seed, another draw.", rich_help_panel=SAMPLING)
     ] = 0,
-    as_json: Annotated[
-        bool, typer.Option("--json", metavar=FLAG, help="One JSON object a line.", rich_help_panel=OUTPUT)
-    ] = False,
+    as_json: JsonLines = False,
     figures: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Draw what the model looked at, a PNG a picture.", rich_help_panel=OUTPUT),

@@ -12,13 +12,14 @@ from saywhy.cli.complain import Faults
 from saywhy.cli.options import (
     FLAG,
     MACHINE,
-    OUTPUT,
     Attend,
     Beam,
     Device,
+    JsonLines,
     Length,
     Model,
     NoRepeat,
+    Pictures,
     Regions,
     examples,
 )
@@ -35,9 +36,7 @@ EPILOG = examples(
 
 
 def explain(
-    pictures: Annotated[
-        list[str], typer.Argument(metavar="PICTURE", help="Pictures, or folders of them.", show_default=False)
-    ],
+    pictures: Pictures,
     out: Annotated[
         Path,
         typer.Option(
@@ -109,9 +108,7 @@ def explain(
     length: Length = None,
     no_repeat: NoRepeat = None,
     attend: Attend = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", metavar=FLAG, help="Print one JSON object a line.", rich_help_panel=OUTPUT)
-    ] = False,
+    as_json: JsonLines = False,
     batch: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="Pictures at a time.", show_default="by itself", rich_help_panel=MACHINE),

@@ -10,6 +10,9 @@ import typer
 DECODING, OUTPUT, MACHINE = "Decoding", "Output", "Machine"  # panels of the help text
 FLAG = ""  # the metavar of a flag: newer versions of typer would print <bool>
 
+Pictures = Annotated[
+    list[str], typer.Argument(metavar="PICTURE", help="Pictures, or folders of them.", show_default=False)
+]
 Model = Annotated[
     str | None,
     typer.Option(metavar="NAME|DIR", help="A model's name or folder.", show_default="the shipped one"),
@@ -68,6 +71,9 @@ Attend = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", metavar=FLAG, help="Print one JSON object.", rich_help_panel=OUTPUT)]
+JsonLines = Annotated[
+    bool, typer.Option("--json", metavar=FLAG, help="Print one JSON object a line.", rich_help_panel=OUTPUT)
+]
 Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda|mps", help="What to compute on.", rich_help_panel=MACHINE)]
 Batch = Annotated[int, typer.Option(metavar="N", min=1, help="Pictures at a time.", rich_help_panel=MACHINE)]
 Workers = Annotated[
