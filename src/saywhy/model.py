@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from saywhy.captioners.saving import CONFIG, SavedModel
 from saywhy.captioners.saving import load as load_saved
+from saywhy.data.objects import ObjectWords
 from saywhy.data.pictures import as_picture, open_picture, upright_size
 from saywhy.data.region_inputs import GivenRegions, Where, find_regions
 from saywhy.data.tokenise import tokenise
@@ -23,11 +24,12 @@ from saywhy.data.vocabulary import PAD
 from saywhy.decoding import Caption, Decoding, decode
 from saywhy.encoders.annotations import Annotations
 from saywhy.errors import BrokenPicture, UserError, closest
-from saywhy.explain.asking import Ask, in_question
-from saywhy.explain.composites import DEFAULT, Composite
-from saywhy.explain.explaining import Explaining
+from saywhy.explain.asking import Ask, Asked, in_question, question
+from saywhy.explain.composites import DEFAULT, Composite, composite
+from saywhy.explain.explaining import ON_CPU, ON_GPU, Explaining
 from saywhy.explain.explanation import Explanation
-from saywhy.explain.methods import METHODS
+from saywhy.explain.methods import METHODS, explain
+from saywhy.explain.risk import OBJECTS, RISK, Names, Risk, Risks
 
 SHIPPED = "soft-attention-flickr8k"
 SHOWN = 1024
@@ -52,7 +54,9 @@ class _Opened:
 class Model:
     """A captioner with its vocabulary, preprocessing and usual way of decoding."""
 
-    def __init__(self, saved: SavedModel) -> None:
+    def __init__(self, saved: SavedModel, risk: Risk | None = None, objects: ObjectWords | None = None) -> None:
+        self.risk = risk
+        self.objects = objects or ObjectWords.read()
         self.name = saved.name
         self.captioner = saved.captioner
         self.vocabulary = saved.vocabulary
@@ -78,18 +82,22 @@ class Model:
         batch: int = 16,
         on_broken: Callable[[BrokenPicture], None] | None = None,
         regions: Where = None,
+        risk: bool = False,
         **decoding: Any,
     ) -> Iterator[Caption]:
         """Caption many pictures, a batch at a time, in their order.
+
+        With `risk`, captions tell of each object word how likely it is made up.
 
         A picture that cannot be read raises `BrokenPicture`; with `on_broken` it is told of and left out instead.
         A model of regions finds them in `regions`: a path, or what `data.region_files.read_regions` read from it.
         """
         rules = self._decoding("caption", **decoding)
+        risks = self.risks() if risk else None
         given = find_regions(self.regions, regions, f"model {self.name}")
         opened = self._open(pictures, on_broken, given)
         while some := list(islice(opened, batch)):
-            yield from self._caption_batch(some, rules)
+            yield from self._caption_batch(some, rules, risks)
 
     def _decoding(self, asking: str, **asked: Any) -> Decoding:
         """The model's way of decoding, with what is asked changed."""
@@ -141,7 +149,8 @@ class Model:
             raise UserError("explanations are of several pictures: give a list of them, or use `explain`")
         rules = self._decoding("explain", **decoding)
         ask = Ask.read(self.vocabulary, rules.max_words, caption, word, at, instead)
-        explaining = Explaining(self.captioner, self.vocabulary, ask, methods, composite, chunk)
+        risks = self.risks() if self.risk else None
+        explaining = Explaining(self.captioner, self.vocabulary, ask, methods, composite, chunk, risks)
         given = find_regions(self.regions, regions, f"model {self.name}")
         opened = self._open(pictures, on_broken, given)
         batch = batch or (1 if self.captioner.device.type == "cpu" else 8)
@@ -236,13 +245,34 @@ class Model:
         region, seen = self.preprocessing.region(*picture.size), self.preprocessing.region(*size)
         return _Opened(image, pixels, picture, region, size, seen, boxes)
 
-    def _caption_batch(self, opened: list[_Opened], rules: Decoding) -> Iterator[Caption]:
+    def _caption_batch(self, opened: list[_Opened], rules: Decoding, risks: Risks | None = None) -> Iterator[Caption]:
         with torch.inference_mode():
             annotations = self._annotations(opened)
             found = decode(self.captioner, annotations, rules)
+        made: list[Caption] = []
         for row, (each, hypothesis) in enumerate(zip(opened, found, strict=True)):
             about = {"image": each.image, "model": self.name, "picture": each.shown, "region": each.region}
-            yield Caption.of(hypothesis, self.vocabulary, annotations, row, **about)
+            made.append(Caption.of(hypothesis, self.vocabulary, annotations, row, **about))
+        yield from made if risks is None else self._with_risks(opened, made, rules, risks)
+
+    def _with_risks(
+        self, opened: list[_Opened], made: list[Caption], rules: Decoding, risks: Risks
+    ) -> Iterator[Caption]:
+        """The captions with the risks of their words, for which every word is explained as far as annotations."""
+        asked = [Asked(each.words, tuple(range(len(each.words))), each.words) for each in made]
+        with torch.inference_mode(False), self.captioner.attending(rules.attend):
+            wanted = question(asked, self.vocabulary, None, self.captioner.device)
+            chunk = ON_CPU if self.captioner.device.type == "cpu" else ON_GPU
+            rule = composite(DEFAULT)
+            told = explain(self.captioner, *self._inputs(opened), wanted, ("lrp",), rule, chunk, to_pixels=False)
+            found = risks(self.captioner, told, wanted, asked)
+        yield from (replace(each, risks=tuple(of_row)) for each, of_row in zip(made, found, strict=True))
+
+    def risks(self) -> Risks:
+        """What tells how likely words are made up; a `UserError` where the model has no such thing."""
+        if self.risk is None:
+            raise UserError(f"model {self.name} has no {RISK}: `saywhy audit risk --save-risk` fits one to captions")
+        return Risks(self.risk, Names(self.vocabulary, self.objects))
 
     def _annotations(self, opened: list[_Opened]) -> Annotations:
         return self.captioner.encode(*self._inputs(opened))
@@ -279,7 +309,10 @@ def load(model: str | Path | None = None, device: str | torch.device | None = No
     >>> len(model.caption(Image.new("RGB", (300, 200), "green")).words) > 0
     True
     """
-    return Model(load_saved(locate(model), choose_device(device)))
+    folder = locate(model)
+    objects = folder / OBJECTS
+    table = ObjectWords.read(objects if objects.is_file() else None)
+    return Model(load_saved(folder, choose_device(device)), Risk.read(folder), table)
 
 
 def locate(model: str | Path | None) -> Path:

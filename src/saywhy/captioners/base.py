@@ -156,6 +156,8 @@ class Captioner(nn.Module, ABC, Generic[S]):
             only say where the reasons come from, and relevance takes them for constants.
         attends: the ways it can take in what it attends to once it is trained; the first is the usual.
         attend: the way it does.
+        heads: how many heads of attention can be heard alone; 1 where there is no telling them apart.
+        heard: the head that is heard alone, or None for all of them.
     """
 
     name: ClassVar[str]
@@ -164,6 +166,8 @@ class Captioner(nn.Module, ABC, Generic[S]):
     thinks_by_attention: ClassVar[bool] = False
     attends: ClassVar[tuple[str, ...]] = ("expected",)
     attend: str = "expected"
+    heads: int = 1
+    heard: int | None = None
 
     def __init__(self, encoder: Encoder, words: int, settings: Any) -> None:
         super().__init__()
@@ -228,6 +232,17 @@ class Captioner(nn.Module, ABC, Generic[S]):
             yield
         finally:
             self.attend = before
+
+    @contextmanager
+    def hearing(self, head: int) -> Iterator[None]:
+        """Say the same for a while, but so that gradients and relevance find their way back through one head alone."""
+        if not 0 <= head < self.heads:
+            raise ValueError(f"{self.name} has no head {head} that could be heard alone, of {self.heads}")
+        before, self.heard = self.heard, head
+        try:
+            yield
+        finally:
+            self.heard = before
 
     def own_loss(self, lesson: Lesson) -> Tensor | None:
         """What the architecture's paper adds to −log p of each caption, (N,); None for nothing."""

@@ -87,6 +87,7 @@ class MHFC(Captioner[MHFCState]):
 
     def __init__(self, encoder: Encoder, words: int, settings: MHFCSettings) -> None:
         super().__init__(encoder, words, settings)
+        self.heads = settings.heads
         d_w, d_h = settings.embedding, settings.hidden
         self.W = nn.Linear(encoder.width, d_h)
         self.E = nn.Embedding(words, d_w)
@@ -130,12 +131,17 @@ class MHFC(Captioner[MHFCState]):
 
     def _look_and_speak(self, h: Tensor, state: MHFCState) -> tuple[Tensor, Glance]:
         """Logits and glances for h (B, d_h), or for h of many words (B, T, d_h)."""
+        if self.heard is not None:
+            h = h.detach()  # what goes back through the state is no head's
         Q, K, V = self._cut(h), state.K, self._cut(state.V.vectors)  # (B, …, n_h, d_h / n_h)
         energies = torch.einsum("b...nd, blnd -> b...nl", Q, K) / Q.shape[-1] ** 0.5
         alpha = state.V.attend(energies)  # (B, [T,] n_h, L)
-        v = torch.einsum("b...nl, blnd -> b...nd", alpha, V).flatten(-2)  # (B, [T,] d_h)
+        v = torch.einsum("b...nl, blnd -> b...nd", alpha, V)  # (B, [T,] n_h, d_h / n_h)
+        if self.heard is not None:
+            others = torch.arange(self.heads, device=v.device).unsqueeze(-1) != self.heard  # (n_h, 1)
+            v = torch.where(others, v.detach(), v)
         gate = torch.sigmoid(self.W_mh(h))
-        c = gate * self.W_o(v)
+        c = gate * self.W_o(v.flatten(-2))  # (B, [T,] d_h)
         return self.fc(self.dropout(c + h)), Glance(alpha, gate.mean(dim=-1))
 
     def _cut(self, vectors: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from saywhy.cli import caption, data, evaluate, explain, models, results, train
+from saywhy.cli import audit, caption, data, evaluate, explain, models, results, train
 from saywhy.cli.complain import complain
 from saywhy.cli.options import FLAG, examples
 from saywhy.errors import UserError
@@ -33,6 +33,7 @@ app = typer.Typer(
 app.command("caption", epilog=caption.EPILOG)(caption.caption)
 app.command("explain", epilog=explain.EPILOG)(explain.explain)
 app.command("evaluate", epilog=evaluate.EPILOG)(evaluate.evaluate)
+app.command("audit", epilog=audit.EPILOG)(audit.audit)
 app.command("train", epilog=train.EPILOG)(train.train)
 app.add_typer(data.app, name="data")
 app.command("models")(models.models)

@@ -33,6 +33,7 @@ SAMPLING = "Sampling, in place of a beam"
 EPILOG = examples(
     "saywhy caption photo.jpg holiday/",
     "saywhy caption holiday/ --json > captions.jsonl",
+    "saywhy caption photo.jpg --risk",
     "saywhy caption photo.jpg --figures looked-at/",
     "saywhy caption photo.jpg --sample --top-p 0.9 --seed 7",
 )
@@ -61,6 +62,12 @@ def caption(
     seed: Annotated[
         int, typer.Option(metavar="N", min=0, help="Another seed, another draw.", rich_help_panel=SAMPLING)
     ] = 0,
+    risk: Annotated[
+        bool,
+        typer.Option(
+            "--risk", metavar=FLAG, help="Tell how likely each object word is made up.", rich_help_panel=OUTPUT
+        ),
+    ] = False,
     as_json: JsonLines = False,
     figures: Annotated[
         Path | None,
@@ -84,7 +91,7 @@ def caption(
         if sample:
             asked |= {"method": "sample", "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
         asked = {name: value for name, value in asked.items() if value is not None}
-        _caption(found, model, regions, device, batch, asked, as_json, figures, faults)
+        _caption(found, model, regions, device, batch, asked, risk, as_json, figures, faults)
     raise typer.Exit(faults.exit_code)
 
 
@@ -95,6 +102,7 @@ def _caption(
     device: str,
     batch: int,
     asked: dict[str, Any],
+    risk: bool,
     as_json: bool,
     figures: Path | None,
     skip: Callable[[UserError], None],
@@ -110,7 +118,9 @@ def _caption(
     given = find_regions(loaded.regions, regions, f"model {loaded.name}")
     if given:
         given.table.require(path.name for path in found)
-    for said in loaded.captions(found, batch=batch, on_broken=skip, regions=given.table if given else None, **asked):
-        typer.echo(json.dumps(said.as_dict(), ensure_ascii=False) if as_json else f"{said.image}: {said.text}")
+    table = given.table if given else None
+    for said in loaded.captions(found, batch=batch, on_broken=skip, regions=table, risk=risk, **asked):
+        text = said.text_with_risks if risk else said.text
+        typer.echo(json.dumps(said.as_dict(), ensure_ascii=False) if as_json else f"{said.image}: {text}")
         if drawn:
             drawn.add(said)

@@ -123,11 +123,14 @@ def _show(done: Done, console: Console) -> None:
     table.add_column("word", no_wrap=True)
     table.add_column("probability", justify="right")
     table.add_column("from picture", justify="right")
+    if has_risk := any(word.risk is not None for word in told.words):
+        table.add_column("made up", justify="right")
     table.add_column(f"strongest earlier word ({weighing})", no_wrap=True)
     for word in told.words:
         probability = f"{word.probability:.1%}" if word.probability >= 0.001 else "< 0.1%"
         strongest = _strongest(word, told.tokens, weighing)
-        table.add_row(_asked(word), probability, f"{word.budget.share:.0%}", strongest)
+        risk = [""] if word.risk is None else [f"{word.risk:.0%}"]
+        table.add_row(_asked(word), probability, f"{word.budget.share:.0%}", *(risk if has_risk else ()), strongest)
     console.print(table)
     console.print(f"{done.folder / PAGE}, and {', '.join(FILES[1:])} beside it", soft_wrap=True)
 

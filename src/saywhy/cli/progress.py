@@ -42,6 +42,20 @@ def counting(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
+@contextmanager
+def stages() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar for each of several things that report (what, done, total); they go when all is done."""
+    with _bar(transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def progress(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done, total=total)
+
+        yield progress
+
+
 class TrainingDisplay:
     """Shows a run's events; of several processes only the first speaks."""
 

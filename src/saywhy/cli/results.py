@@ -1,4 +1,4 @@
-"""`saywhy results`: the page of measured numbers."""
+"""`saywhy results`: the pages of measured numbers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from saywhy.cli.writable import refuse_unwritable
 EPILOG = examples(
     "saywhy results results --out docs/results.md",
     "saywhy results results --recipes recipes --out docs/results.md",
+    "saywhy results results --out docs/results.md --audits docs/audits",
 )
 
 
@@ -27,14 +28,22 @@ def results(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the page here instead of printing it.")
     ] = None,
+    audits: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write the pages of audits there; without --out, nothing else is made."),
+    ] = None,
 ) -> None:
-    """Make the page of results from files that evaluate --out wrote."""
+    """Make the page of results from files that evaluate --out wrote, and pages of audits."""
     from saywhy.files import write_text
+    from saywhy.reports.audit_pages import write_pages
     from saywhy.reports.results import page
 
     refuse_unwritable("--out", out)
-    text = page(folder, recipes)
+    refuse_unwritable("--audits", audits, folder=True)
+    text = page(folder, recipes) if out or not audits else ""
+    if audits:
+        write_pages(folder, audits)
     if out:
         write_text(out, text)
-    else:
+    elif not audits:
         typer.echo(text)

@@ -34,6 +34,7 @@ class Caption:
         boxes: (L, 4) left, top, right, bottom of the L places as shares of `region`, where they are regions.
         image: where the picture came from.
         model: which model spoke.
+        risks: how likely each word is made up, None for words that name no thing; None where that was not asked.
         picture: the picture itself, for `show`.
         region: the part of it the encoder saw: left, top, right, bottom.
     """
@@ -47,6 +48,7 @@ class Caption:
     boxes: np.ndarray | None = field(default=None, repr=False)
     image: str = ""
     model: str = ""
+    risks: tuple[float | None, ...] | None = None
     picture: Image.Image | None = field(default=None, repr=False, compare=False)
     region: tuple[float, float, float, float] | None = field(default=None, repr=False)
 
@@ -68,13 +70,25 @@ class Caption:
         """The words as one writes them."""
         return as_text(self.words)
 
+    @property
+    def text_with_risks(self) -> str:
+        """The words as one writes them, each object word with its risk behind it."""
+        risks = self.risks or (None,) * len(self.words)
+        pairs = zip(self.words, risks, strict=True)
+        return as_text([word if risk is None else f"{word} ({risk:.0%})" for word, risk in pairs])
+
     def as_dict(self) -> dict[str, Any]:
         """The caption as `saywhy caption --json` prints it."""
-        pairs = zip(self.words, self.logprobs, strict=True)
+        words: list[dict[str, Any]] = [
+            {"word": word, "logprob": round(logprob, 6)}
+            for word, logprob in zip(self.words, self.logprobs, strict=True)
+        ]
+        for word, risk in zip(words, self.risks or (), strict=False):
+            word["risk"] = None if risk is None else round(risk, 6)
         return {
             "image": self.image,
             "caption": self.text,
-            "words": [{"word": word, "logprob": round(logprob, 6)} for word, logprob in pairs],
+            "words": words,
             "score": round(self.score, 6),
             "model": self.model,
         }

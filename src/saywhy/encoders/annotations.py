@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -38,6 +39,19 @@ class Annotations:
         """The annotations of these rows of the batch, seen and not copied."""
         boxes, mask = (None if part is None else part[rows] for part in (self.boxes, self.mask))
         return Annotations(self.vectors[rows], self.grid, boxes, mask)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Annotations]) -> Annotations:
+        """The annotations of several batches as those of one."""
+        if len(parts) == 1:
+            return parts[0]
+
+        def together(of: Sequence[Tensor | None]) -> Tensor | None:
+            there = [each for each in of if each is not None]
+            return torch.cat(there) if there else None
+
+        vectors = torch.cat([each.vectors for each in parts])
+        return cls(vectors, parts[0].grid, *(together([getattr(p, name) for p in parts]) for name in ("boxes", "mask")))
 
     def mean(self) -> Tensor:
         """The mean vector, (B, D)."""

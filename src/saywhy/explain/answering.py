@@ -15,9 +15,15 @@ from saywhy.explain.methods import OVER_PLACES, Evidence
 
 
 def explanation_of(
-    row: int, asked: Asked, evidence: Evidence, instead: str | None, methods: Sequence[str], **about: Any
+    row: int,
+    asked: Asked,
+    evidence: Evidence,
+    instead: str | None,
+    methods: Sequence[str],
+    risks: Sequence[float | None],
+    **about: Any,
 ) -> Explanation:
-    """The explanation of the picture in this row of the batch."""
+    """The explanation of the picture in this row of the batch; `risks` are those of its words."""
     K = len(asked.words)
     maps = {method: _numpy(values[:K, row]) for method, values in evidence.maps.items()}
     boxes = None
@@ -27,7 +33,7 @@ def explanation_of(
         boxes = boxes[there]
         is_over_places = {*OVER_PLACES} | ({*maps} if evidence.relevances.pixels is None else set())
         maps |= {method: maps[method][..., there] for method in maps if method in is_over_places}
-    words = tuple(_word(k, row, asked, evidence, instead) for k in range(K))
+    words = tuple(_word(k, row, asked, evidence, instead, risks[k]) for k in range(K))
     return Explanation(
         tokens=asked.tokens,
         words=words,
@@ -39,7 +45,7 @@ def explanation_of(
     )
 
 
-def _word(k: int, row: int, asked: Asked, evidence: Evidence, instead: str | None) -> Word:
+def _word(k: int, row: int, asked: Asked, evidence: Evidence, instead: str | None, risk: float | None) -> Word:
     place, told = asked.places[k], evidence.relevances
     said = told.said[k, row]
     earlier = {method: values[k, row, 1 : place + 1].tolist() for method, values in evidence.earlier.items()}
@@ -60,6 +66,7 @@ def _word(k: int, row: int, asked: Asked, evidence: Evidence, instead: str | Non
         absorbed_by_encoder=float(told.absorbed_by_encoder[k, row]),
         earlier=earlier,
         beta=None if evidence.beta is None else float(evidence.beta[row, k]),
+        risk=risk,
     )
 
 

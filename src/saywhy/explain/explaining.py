@@ -17,6 +17,7 @@ from saywhy.explain.asking import Ask, Asked, in_question, question
 from saywhy.explain.composites import DEFAULT, Composite, composite
 from saywhy.explain.explanation import Explanation
 from saywhy.explain.methods import explain, known
+from saywhy.explain.risk import Risks
 
 ON_CPU, ON_GPU = 1, 16
 """Words that go back at a time: a CPU's caches like one, a GPU likes many."""
@@ -32,6 +33,7 @@ class Explaining:
     methods: Sequence[str]
     rules: str | Composite = DEFAULT
     chunk: int | None = None
+    risks: Risks | None = None
 
     def __post_init__(self) -> None:
         self.methods = known(self.methods)
@@ -54,8 +56,10 @@ class Explaining:
         chunk = self.chunk or (ON_CPU if pixels.device.type == "cpu" else ON_GPU)
         evidence = explain(self.captioner, pixels, boxes, wanted, self.methods, self.composite, chunk)
         rules = str(self.composite)
+        risks = self.risks(self.captioner, evidence, wanted, these) if self.risks else None
         for row, (each, more) in enumerate(zip(these, about, strict=True)):
-            yield explanation_of(row, each, evidence, self.ask.instead, self.methods, composite=rules, **more)
+            of_row = risks[row] if risks else [None] * len(each.words)
+            yield explanation_of(row, each, evidence, self.ask.instead, self.methods, of_row, composite=rules, **more)
 
     @torch.inference_mode()
     def _fitting(self, pixels: Tensor, boxes: Tensor | None, captions: Sequence[Sequence[str]]) -> list[Asked]:

@@ -74,6 +74,7 @@ class Word:
         absorbed_by_encoder: that rest, added up layer by layer.
         earlier: by method, a signed weight for each of the words before it.
         beta: the gate, where the model has one.
+        risk: how likely the word is made up; of object words alone, where the model has a risk.
     """
 
     word: str
@@ -87,6 +88,7 @@ class Word:
     absorbed_by_encoder: float
     earlier: Mapping[str, Sequence[float]]
     beta: float | None = None
+    risk: float | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,6 +42,8 @@ class Evidence:
     Attributes:
         scores: the logits, or their differences, that were explained, (B, K).
         probabilities: of the words, (B, K).
+        log_p: of every word of the vocabulary in their places, (B, K, V).
+        alpha: attention at each word, (B, K, [heads,] L).
         beta: the gate at each word, (B, K), or None.
         annotations: what was looked at.
         maps: by method, (K, B, S, S), or over places (K, B, [heads,] L).
@@ -51,6 +53,8 @@ class Evidence:
 
     scores: Tensor
     probabilities: Tensor
+    log_p: Tensor
+    alpha: Tensor
     beta: Tensor | None
     annotations: Annotations
     maps: dict[str, Tensor]
@@ -78,30 +82,40 @@ def explain(
     methods: Sequence[str],
     composite: Composite,
     chunk: int,
+    to_pixels: bool = True,
 ) -> Evidence:
     """Explain K words of each of B pictures (B, 3, S, S).
 
-    LRP always runs: the budget comes from it. `chunk` words go back at a time.
+    LRP always runs: the budget comes from it. `chunk` words go back at a time. Without `to_pixels` nothing goes back
+    through the encoder: earlier words, budgets and maps over places are the same, maps over pixels are left out.
     """
-    forward, relevances = run_relevance(captioner, pixels, boxes, question, composite, chunk)
+    forward, relevances = run_relevance(captioner, pixels, boxes, question, composite, chunk, to_pixels)
     forward = forward.detached()  # its graph is large, and gradients have one of their own
+    alpha = question.at_places(forward.glance.alpha).cpu()
     maps: dict[str, Tensor] = {}
     earlier = {"lrp": relevances.said}
-    if "lrp" in methods:
+    if "lrp" in methods and (to_pixels or pixels.ndim < 4):
         maps["lrp"] = relevances.places if relevances.pixels is None else relevances.pixels
     if "attention" in methods:
-        maps["attention"] = question.at_places(forward.glance.alpha).transpose(0, 1).cpu()
+        maps["attention"] = alpha.transpose(0, 1)
     if set(methods) - {"lrp", "attention"}:
-        _gradients(*run_gradients(captioner, pixels, boxes, question, chunk), methods, maps, earlier)
+        there = run_gradients(captioner, pixels, boxes, question, chunk, to_pixels)
+        _gradients(*there, methods, maps, earlier, to_pixels)
     log_p = log_probabilities(question.at_places(forward.logits))
     p = log_p.gather(-1, question.words.unsqueeze(-1)).squeeze(-1).exp().cpu()
+    log_p = log_p.cpu()
     beta = None if forward.glance.beta is None else question.at_places(forward.glance.beta).cpu()
     ordered = {method: maps[method] for method in methods if method in maps}
-    return Evidence(forward.scores.cpu(), p, beta, forward.annotations, ordered, earlier, relevances)
+    return Evidence(forward.scores.cpu(), p, log_p, alpha, beta, forward.annotations, ordered, earlier, relevances)
 
 
 def _gradients(
-    forward: Forward, mode: Guidable, methods: Sequence[str], maps: dict[str, Tensor], earlier: dict[str, Tensor]
+    forward: Forward,
+    mode: Guidable,
+    methods: Sequence[str],
+    maps: dict[str, Tensor],
+    earlier: dict[str, Tensor],
+    to_pixels: bool,
 ) -> None:
     """Fill in the maps and weights of the gradient methods."""
     vectors, x, has_pixels = forward.annotations.vectors, forward.x, forward.x.ndim == 4
@@ -111,10 +125,13 @@ def _gradients(
     cam = grad_cam(vectors, g)  # (K, B, L)
     maps["gradcam"] = cam
     if "gradient-input" in methods:
-        gx = forward.traced(vectors, (x,), g)[0] if has_pixels else g
-        maps["gradient-input"] = (gx * x.detach()).sum(dim=2 if has_pixels else -1)
         pairs = zip(of_embedded, forward.embedded, strict=True)
         earlier["gradient-input"] = forward.by_word([each * E.detach() for each, E in pairs])
+    if has_pixels and not to_pixels:
+        return
+    if "gradient-input" in methods:
+        gx = forward.traced(vectors, (x,), g)[0] if has_pixels else g
+        maps["gradient-input"] = (gx * x.detach()).sum(dim=2 if has_pixels else -1)
     if not {"guided-backprop", "guided-gradcam"} & set(methods):
         return
     with mode.guided():

@@ -117,14 +117,22 @@ class Forward:
 
 
 def run_gradients(
-    captioner: Captioner, pixels: Tensor, boxes: Tensor | None, question: Question, chunk: int
+    captioner: Captioner,
+    pixels: Tensor,
+    boxes: Tensor | None,
+    question: Question,
+    chunk: int,
+    to_pixels: bool = True,
 ) -> tuple[Forward, Guidable]:
     """The model forward, ready for gradients, plain or guided."""
-    x = captioner.encoder.normalise(pixels).detach().requires_grad_()
+    x = captioner.encoder.normalise(pixels).detach().requires_grad_(to_pixels)
     encoding, decoding = Guidable(), Leaves()
     with torch.enable_grad():
-        with encoding:
-            annotations = _now(captioner.encoder.annotate(x, boxes))
+        if to_pixels:
+            with encoding:
+                annotations = _now(captioner.encoder.annotate(x, boxes))
+        else:
+            annotations = _annotations(captioner, x, boxes)
         with decoding:
             logits, glance = captioner(annotations, question.said)
             logits = now(logits)
@@ -137,7 +145,8 @@ class Relevances:
     """LRP of K words of B pictures.
 
     Attributes:
-        pixels: relevance of the encoder's input summed over channels, (K, B, S, S); None for given features.
+        pixels: relevance of the encoder's input summed over channels, (K, B, S, S); None for given features, and
+            where relevance was followed no further than annotations.
         places: of annotations, summed over their numbers, (K, B, L).
         said: of the words read, (K, B, T), `<start>` first.
         start: of constant initial states, (K, B).
@@ -151,6 +160,13 @@ class Relevances:
     start: Tensor
     absorbed: Tensor
     absorbed_by_encoder: Tensor
+
+    def picture_share(self) -> Tensor:
+        """How much of the evidence was the picture's, (K, B); as `Budget.share`."""
+        picture, start = self.places.sum(dim=-1), self.said[..., 0] + self.start
+        words = self.said[..., 1:].sum(dim=-1)
+        evidence = picture.abs() + words.abs() + start.abs()
+        return torch.where(evidence > 0, picture / evidence.clamp(min=1e-30), 0.0)
 
     def refuse_imbalance(self, scores: Tensor) -> None:
         """Raise a `UserError` where the parts of scores (K, B) do not add up: a model that rules misunderstand."""
@@ -169,16 +185,20 @@ def run_relevance(
     question: Question,
     composite: Composite,
     chunk: int,
+    to_pixels: bool = True,
 ) -> tuple[Forward, Relevances]:
-    """Relevance of the words in question, from their logits down to pixels."""
-    x = captioner.encoder.normalise(pixels).detach().requires_grad_()
+    """Relevance of the words in question, from their logits down to pixels, or to annotations alone."""
+    x = captioner.encoder.normalise(pixels).detach().requires_grad_(to_pixels)
     sink = torch.zeros_like(x, requires_grad=True)
     if x.ndim == 4:
         ends = [captioner.encoder.normalise(torch.full_like(pixels[:1], edge)).expand_as(x) for edge in (0, 255)]
         x.pixels = Pixels(sink, torch.minimum(*ends), torch.maximum(*ends), torch.ones_like(x))  # type: ignore[attr-defined]
     encoding = Relevance(composite, x, attention="attnlrp")
-    with torch.enable_grad(), encoding:
-        annotations = _now(captioner.encoder.annotate(x, boxes))
+    if to_pixels:
+        with torch.enable_grad(), encoding:
+            annotations = _now(captioner.encoder.annotate(x, boxes))
+    else:
+        annotations = _annotations(captioner, x, boxes)
     decoding = Relevance(composite, x, attention="attnlrp" if captioner.thinks_by_attention else "constant")
     with torch.enable_grad(), decoding:
         logits, glance = captioner(annotations, question.said)
@@ -186,22 +206,30 @@ def run_relevance(
     with torch.enable_grad():
         scores = question.scores(logits)
     forward = Forward(question, logits, scores, glance, annotations, decoding.embedded, x, chunk)
-    relevances = _relevances(forward, encoding, decoding, sink)
-    relevances.refuse_imbalance(scores.detach().cpu().T)
+    relevances = _relevances(forward, encoding if to_pixels else None, decoding, sink)
+    if captioner.heard is None:  # of one head alone, books have no reason to balance
+        relevances.refuse_imbalance(scores.detach().cpu().T)
     return forward, relevances
+
+
+def _annotations(captioner: Captioner, x: Tensor, boxes: Tensor | None) -> Annotations:
+    """What the encoder says of x, with no way back to it."""
+    with torch.no_grad():
+        annotations = captioner.encoder.annotate(x, boxes)
+    return replace(annotations, vectors=annotations.vectors.detach().clone().requires_grad_())
 
 
 def _now(annotations: Annotations) -> Annotations:
     return replace(annotations, vectors=now(annotations.vectors))
 
 
-def _relevances(forward: Forward, encoding: Relevance, decoding: Relevance, sink: Tensor) -> Relevances:
+def _relevances(forward: Forward, encoding: Relevance | None, decoding: Relevance, sink: Tensor) -> Relevances:
     vectors, x = forward.annotations.vectors, forward.x
     g, of_embedded, (absorbed, start) = forward.from_words(decoding.absorbed, decoding.start)
     R = g * vectors.detach()  # (K, B, L, D)
     said = forward.by_word([each * E.detach() for each, E in zip(of_embedded, forward.embedded, strict=True)])
     of_pixels, lost = None, torch.zeros_like(absorbed)
-    if x.ndim == 4:
+    if x.ndim == 4 and encoding is not None:
         gx, at_sink, *lost_by = forward.traced(vectors, (x, sink, encoding.absorbed, encoding.start), g)
         of_pixels, lost = (gx * x.detach() + at_sink).sum(dim=2), lost_by[0] + lost_by[1]
     found = (of_pixels, R.sum(dim=-1), said, start, absorbed, lost)

@@ -116,11 +116,15 @@
 
   const showFacts = (word) => {
     const digits = word.probability < 0.001 ? 6 : 3;
-    const facts = [["Probability", word.probability, digits], ["Gate β", word.beta, 2]];
+    const facts = [
+      ["Probability", word.probability, (p) => number(p, digits)],
+      ["Gate β", word.beta, (beta) => number(beta, 2)],
+      ["Chance that it is made up", word.risk, percent],
+    ];
     const there = facts.filter(([, value]) => value !== null && value !== undefined);
-    $("facts").replaceChildren(...there.map(([name, value, digits]) => {
+    $("facts").replaceChildren(...there.map(([name, value, write]) => {
       const fact = make("div");
-      fact.append(make("dt", "", name), make("dd", "", number(value, digits)));
+      fact.append(make("dt", "", name), make("dd", "", write(value)));
       return fact;
     }));
   };

@@ -154,10 +154,14 @@ def _methods(explanation: Explanation) -> str:
 def _table(explanation: Explanation) -> str:
     """All numbers, for those who read tables or print."""
     heads = ["word", "probability", "logit", *(name for name, _ in PARTS.values()), "from the picture"]
+    if has_risk := any(word.risk is not None for word in explanation.words):
+        heads.append("made up")
     rows = []
     for word in explanation.words:
         numbers = [f"{value:z.3f}" for value in (word.logit, *parts(word.budget))]
         cells = [f"{word.probability:.4f}", *numbers, f"{100 * word.budget.share:z.0f} %"]
+        if has_risk:
+            cells.append("" if word.risk is None else f"{100 * word.risk:.0f} %")
         row = "".join(f"<td>{cell.replace('-', '−')}</td>" for cell in cells)
         rows.append(f'<tr><th scope="row">{escape(held_against(word))}</th>{row}</tr>')
     head = "".join(f'<th scope="col">{each}</th>' for each in heads)

@@ -16,6 +16,7 @@ from saywhy.reports.markdown import MISSING, number
 
 Result = dict[str, Any]
 STUDY = "flickr8k-encoder-"  # the name of a recipe of the encoder study begins so
+AUDIT = "audit-"  # the name of a file that `saywhy audit` wrote begins so
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,10 @@ class Model:
 
 
 def read_results(folder: Path, pattern: str) -> list[tuple[str, Result]]:
-    """The files that match, each with its name."""
+    """The files that match, each with its name; audits, which have pages of their own, are left out."""
+    paths = [path for path in sorted(folder.glob(pattern)) if not path.name.startswith(AUDIT)]
     try:
-        return [(path.stem, json.loads(path.read_text(encoding="utf-8"))) for path in sorted(folder.glob(pattern))]
+        return [(path.stem, json.loads(path.read_text(encoding="utf-8"))) for path in paths]
     except ValueError as error:
         raise UserError(f"{folder}: a results file is not JSON ({error})") from None
 

@@ -116,9 +116,10 @@ def _word_label(word: Word, reach: tuple[float, float]) -> Image.Image:
     share = f"{word.budget.share:z.0%}"
     draw.text((2, 49), share, PARTS["picture"][1], font(14))
     draw.text((2 + text_width(share + " ", 14), 49), "picture", GREY, font(14))
+    beside = f"made up: {word.risk:.0%}" if word.risk is not None else ""
     if word.said != word.word:
-        said = shortened(plain(f"said: {word.said}"), PANEL - 120, 14)
-        draw.text((PANEL - 2 - text_width(said, 14), 49), said, GREY, font(14))
+        beside = shortened(plain(f"said: {word.said}"), PANEL - 120, 14)
+    draw.text((PANEL - 2 - text_width(beside, 14), 49), beside, GREY, font(14))
     return drawn
 
 

@@ -1,0 +1,1 @@
+"""Audits: experiments that test whether explanations are true."""

@@ -1,0 +1,248 @@
+"""What every audit works with: a model, pictures that people described, and what is known of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from saywhy.audits.keeping import Arrays, Kept
+from saywhy.captioners.base import Captioner
+from saywhy.data.cache import content_key
+from saywhy.data.datasets import Dataset, Picture
+from saywhy.data.inputs import Chunks, PictureFiles, default_workers, read_ahead
+from saywhy.data.objects import ObjectWords
+from saywhy.data.phrases import Phrases
+from saywhy.data.region_inputs import GivenRegions, RegionBoxes
+from saywhy.data.tokenise import tokenise
+from saywhy.data.vocabulary import PAD, START
+from saywhy.decoding import decode
+from saywhy.decoding.rules import log_probabilities
+from saywhy.encoders.annotations import Annotations
+from saywhy.errors import UserError
+from saywhy.explain.composites import DEFAULT, Composite, composite
+from saywhy.explain.explaining import ON_CPU, ON_GPU
+from saywhy.explain.risk import Names
+from saywhy.model import Model
+
+AT_ONCE = 256
+"""Pictures, or captions, that go through the model at once."""
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how many pictures of it are done, and how many there are."""
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """Say nothing."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A batch of pictures as the encoder sees them."""
+
+    pictures: Sequence[Picture]
+    pixels: Tensor  # (B, 3, S, S) uint8
+    boxes: Tensor | None  # (B, R, 4), where the model looks at regions
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+
+@dataclass
+class Bench:
+    """A model on trial.
+
+    Attributes:
+        model: the model.
+        data: the pictures of one split, with their captions.
+        cache: the folder in which what was found out is kept.
+        objects: the table of object words.
+        phrases: noun phrases with boxes, where the data has some.
+        regions: what a model of regions looks at.
+        rules: of LRP.
+        batch: pictures at a time; by itself one on a CPU and 32 on a GPU.
+        workers: processes that read pictures.
+        progress: told how far an audit is.
+        on_broken: told of each picture that cannot be read, once.
+        fitting: the pictures that a risk is to be fitted on; without them the model's own is used.
+    """
+
+    model: Model
+    data: Dataset
+    cache: Path
+    objects: ObjectWords = field(default_factory=ObjectWords.read)
+    phrases: Phrases | None = None
+    regions: GivenRegions | None = None
+    rules: Composite = field(default_factory=lambda: composite(DEFAULT))
+    batch: int | None = None
+    workers: int | None = None
+    progress: Progress = silent
+    on_broken: Callable[[str], None] = lambda line: None
+    fitting: Bench | None = None
+    broken: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        if self.regions is not None and self.regions.are_features:
+            raise UserError(
+                f"model {self.model.name} looks at given features, not at pixels: there is nothing an audit could mask"
+            )
+        wordless = [picture.name for picture in self.data.pictures if not picture.captions]
+        if wordless:
+            raise UserError(f"{self.data.root}: {wordless[0]} has no caption to hold the model's against")
+
+    @property
+    def captioner(self) -> Captioner:
+        """The model's captioner."""
+        return self.model.captioner
+
+    @property
+    def device(self) -> torch.device:
+        """What is computed on."""
+        return self.captioner.device
+
+    @property
+    def side(self) -> int:
+        """S, of the square the encoder sees."""
+        return self.model.preprocessing.size
+
+    @property
+    def chunk(self) -> int:
+        """Words that go back at a time."""
+        return ON_CPU if self.device.type == "cpu" else ON_GPU
+
+    @cached_property
+    def names(self) -> Names:
+        """Which words of the model's vocabulary name which things."""
+        return Names(self.model.vocabulary, self.objects)
+
+    @cached_property
+    def references(self) -> dict[str, tuple[tuple[str, ...], ...]]:
+        """What people said of each picture, in words."""
+        return {each.name: tuple(tuple(tokenise(text)) for text in each.captions) for each in self.data.pictures}
+
+    @cached_property
+    def key(self) -> dict[str, Any]:
+        """All that a caption and its explanation depend on, the picture apart."""
+        return {
+            "model": digest(self.model),
+            "decoding": str(self.model.decoding),
+            "rules": str(self.rules),
+            "objects": self.objects.key,
+            "regions": self.regions.describe() if self.regions else None,
+        }
+
+    def kept(self, stage: str, **more: Any) -> Kept:
+        """What is kept of a stage; `more` is what it depends on beside the model."""
+        return Kept(self.cache, stage, {**self.key, **more})
+
+    def through(
+        self,
+        kept: Kept,
+        compute: Callable[[Seen], Iterable[Arrays]],
+        what: str,
+        pictures: Sequence[Picture] | None = None,
+    ) -> list[Picture]:
+        """See to it that every picture is kept; `compute` gives the arrays of each of a batch. Those that are."""
+        every = [each for each in pictures or self.data.pictures if each.name not in self.broken]
+        names = {each.name: self.name_of(each) for each in every}
+        missing = [each for each in every if not kept.has(names[each.name])]
+        done = len(every) - len(missing)
+        self.progress(what, done, len(every))
+        for seen in self._seen(missing):
+            with torch.inference_mode(False):
+                for picture, arrays in zip(seen.pictures, compute(seen), strict=True):
+                    kept.save(names[picture.name], arrays)
+            done += len(seen)
+            self.progress(what, done, len(every))
+        return [each for each in every if each.name not in self.broken]
+
+    def name_of(self, picture: Picture) -> str:
+        """What a picture is kept under: its name and contents."""
+        try:
+            return f"{picture.name} {content_key(picture.path)}"
+        except UserError:
+            return picture.name  # broken, so never kept
+
+    def _seen(self, pictures: Sequence[Picture]) -> Iterator[Seen]:
+        if not pictures:
+            return
+        size = self.batch or (1 if self.device.type == "cpu" else 32)
+        names, paths = [each.name for each in pictures], [Path(each.path) for each in pictures]
+        frame = self.model.preprocessing
+        files = PictureFiles(paths, (3, frame.size, frame.size), frame, frame.at_least)
+        boxes = RegionBoxes(self.regions, names, paths, frame) if self.regions else None
+        chunks = [list(range(start, min(start + size, len(paths)))) for start in range(0, len(paths), size)]
+        workers = default_workers() if self.workers is None else self.workers
+        for numbers, rows, faults in read_ahead(Chunks(files), chunks, workers):
+            for number, fault in zip(numbers, faults, strict=True):
+                if fault:
+                    self.broken.add(names[number])
+                    self.on_broken(fault)
+            whole = [row for row, fault in enumerate(faults) if not fault]
+            if whole:
+                there = [numbers[row] for row in whole]
+                where = torch.from_numpy(boxes.rows(there)).to(self.device) if boxes else None
+                yield Seen([pictures[each] for each in there], rows[whole].to(self.device), where)
+
+    def encode(
+        self, seen: Seen, rows: Sequence[int] | None = None, change: Callable[[Tensor, slice], Tensor] | None = None
+    ) -> Annotations:
+        """Annotations of pictures, each as often as its row says; `change` alters the pixels of some of these."""
+        whose = torch.arange(len(seen)) if rows is None else torch.as_tensor(rows)
+        parts = []
+        for start in range(0, len(whose), AT_ONCE):
+            some = slice(start, start + AT_ONCE)
+            here = whose[some].to(seen.pixels.device)
+            pixels = seen.pixels[here] if change is None else change(seen.pixels[here], some)
+            with torch.no_grad():
+                parts.append(self.captioner.encode(pixels, None if seen.boxes is None else seen.boxes[here]))
+        return Annotations.joined(parts)
+
+    def captions(self, annotations: Annotations) -> list[list[str]]:
+        """The words the model says."""
+        found: list[list[str]] = []
+        for start in range(0, len(annotations), AT_ONCE):
+            some = decode(self.captioner, annotations[start : start + AT_ONCE], self.model.decoding)
+            found += [self.model.vocabulary.decode(each.words) for each in some]
+        return found
+
+    def probabilities(
+        self, annotations: Annotations, rows: Sequence[int], said: Sequence[Sequence[int]], words: Sequence[int]
+    ) -> np.ndarray:
+        """p of each word after what was said, numbers without `<start>`, of the pictures in these rows: (N,)."""
+        order = sorted(range(len(said)), key=lambda i: -len(said[i]))  # the longest first: padding is not computed
+        found = np.empty(len(order))
+        for start in range(0, len(order), AT_ONCE):
+            some = order[start : start + AT_ONCE]
+            asked = [rows[i] for i in some], [said[i] for i in some], [words[i] for i in some]
+            found[some] = self._probabilities(annotations, *asked)
+        return found
+
+    @torch.no_grad()
+    def _probabilities(
+        self, annotations: Annotations, rows: list[int], said: list[Sequence[int]], words: list[int]
+    ) -> np.ndarray:
+        captions = pad_sequence([torch.tensor([START, *each]) for each in said], batch_first=True, padding_value=PAD)
+        whose, last, wanted = (torch.tensor(of, device=self.device) for of in (rows, [*map(len, said)], words))
+        logits, _ = self.captioner(annotations.select(whose), captions.to(self.device))
+        log_p = log_probabilities(logits[torch.arange(len(rows), device=self.device), last])  # (N, V)
+        return log_p.gather(-1, wanted[:, None])[:, 0].exp().cpu().numpy()
+
+
+def digest(model: Model) -> str:
+    """A hash of all that makes a model say what it says."""
+    found = hashlib.blake2b(digest_size=16)
+    about = [model.captioner.name, asdict(model.captioner.settings), asdict(model.preprocessing)]
+    found.update(json.dumps([*about, model.vocabulary.words], sort_keys=True, default=str).encode())
+    for name, values in sorted(model.captioner.state_dict().items()):
+        found.update(name.encode())
+        found.update(values.detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()

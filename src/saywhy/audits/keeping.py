@@ -1,0 +1,69 @@
+"""What an audit has found out of a picture, kept on disk: an interrupted audit goes on, and the next one starts there.
+
+One `.npz` a picture and stage, in a folder named after all that its numbers depend on. Files appear whole or not at
+all; one that cannot be read is made again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from saywhy.errors import UserError
+from saywhy.files import whole_file, write_text
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class Kept:
+    """Arrays by the name of a picture."""
+
+    def __init__(self, folder: Path, stage: str, key: Mapping[str, Any]) -> None:
+        about = json.dumps({"stage": stage, **key}, sort_keys=True, default=str)
+        self.folder = folder / f"{stage}-{hashlib.blake2b(about.encode(), digest_size=8).hexdigest()}"
+        self.parent = folder
+        try:
+            if not (self.folder / "about.json").exists():
+                write_text(self.folder / "about.json", about + "\n")
+        except OSError as error:
+            raise self._unusable(error) from None
+
+    def has(self, name: str) -> bool:
+        """Whether this picture is done, and its file can be read."""
+        if not (path := self._path(name)).exists():
+            return False
+        try:
+            with zipfile.ZipFile(path) as held:  # its table stands at the end: a file cut short has none
+                return bool(held.namelist())
+        except (OSError, zipfile.BadZipFile):
+            return False
+
+    def load(self, name: str) -> dict[str, np.ndarray]:
+        """The arrays of a picture that is done."""
+        path = self._path(name)
+        try:
+            with np.load(path, allow_pickle=False) as held:
+                return dict(held)
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise UserError(f"{path}: damaged ({error}); delete it and run the audit again") from None
+
+    def save(self, name: str, arrays: Arrays) -> None:
+        """Keep the arrays of a picture."""
+        try:
+            with whole_file(self._path(name)) as part, part.open("wb") as file:
+                np.savez(file, **arrays)  # type: ignore[arg-type]
+        except OSError as error:
+            raise self._unusable(error) from None
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{hashlib.blake2b(name.encode(), digest_size=12).hexdigest()}.npz"
+
+    def _unusable(self, error: OSError) -> UserError:
+        return UserError(f"{self.parent}: cannot be used ({error.strerror}); free some space or choose another --cache")

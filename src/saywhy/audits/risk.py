@@ -1,0 +1,150 @@
+"""The risk that an object word is made up: fitted on one split, tested on another.
+
+A logistic regression (scikit-learn) of the facts in `explain.risk`. How strongly it is held back is chosen by
+cross-validation over the pictures of the split it is fitted on. A risk r means something if, of all words with risk r,
+a share r is made up; the expected calibration error is the mean distance from that, over ten bins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from saywhy.audits.bench import Bench, Seen
+from saywhy.audits.cases import Cases, hear
+from saywhy.audits.keeping import Arrays
+from saywhy.audits.results import LeftOut, audits, checked
+from saywhy.audits.statistics import Bootstrap, auc, calibration
+from saywhy.audits.truth import is_true
+from saywhy.errors import UserError
+from saywhy.explain.risk import FACTS, Risk
+
+FOLDS = 5
+STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0)
+FEWEST = 20
+"""Words of either kind that there must be to fit to."""
+
+
+@audits.register("risk")
+def risk(bench: Bench, cases: Cases) -> dict[str, Any]:
+    """Test the model's risk or, where it has none, or another is asked for, fit one first."""
+    fitted = fit(bench.fitting) if bench.fitting is not None else bench.model.risk
+    if fitted is None:
+        raise LeftOut(
+            f"model {bench.model.name} has no risk.json, and the data no split it could be fitted on: "
+            "give --fit SPLIT, another than the one that is audited"
+        )
+    pictures, lemmas, facts = of_cases(cases)
+    if not pictures:
+        raise LeftOut(f"no object word in {len(cases)} captions, so no risk to test")
+    made_up = ~is_true(bench, pictures, lemmas)
+    predicted = fitted(facts)
+    sure = Bootstrap(pictures)
+    found = calibration(predicted, made_up)
+    half = np.zeros(len(predicted))
+    log_p = -facts[:, FACTS.index("log p")]
+    return {
+        "words": len(pictures),
+        "made_up": int(made_up.sum()),
+        "fitted_on": {name: value for name, value in fitted.about.items() if name != "cross_validated"},
+        "cross_validated": fitted.about.get("cross_validated"),
+        "auc": sure.auc(predicted, made_up).as_dict(),
+        "ece": found.ece,
+        "calibration": [list(each) for each in found.bins],
+        "weights": dict(zip(fitted.facts, fitted.weights, strict=True)),
+        "alone": {name: _alone(sure, facts[:, i], made_up) for i, name in enumerate(FACTS)},
+        "fitted": fitted.as_dict(),
+        "checks": [
+            checked("the risk is higher for made-up words", sure.auc_difference(predicted, half, made_up)),
+            checked("the risk tells better than the probability", sure.auc_difference(predicted, log_p, made_up)),
+        ],
+    }
+
+
+def _alone(sure: Bootstrap, values: np.ndarray, made_up: np.ndarray) -> dict[str, Any]:
+    """AUC of one fact, in its better direction."""
+    found = sure.auc(values, made_up)
+    return (found if not found.value < 0.5 else sure.auc(-values, made_up)).as_dict()
+
+
+def of_cases(cases: Cases) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Of all object words: whose they are, what they name, and their facts (N, F)."""
+    found = [(picture.name, case) for picture, case in cases if len(case.objects)]
+    pictures = [name for name, case in found for _ in case.objects]
+    lemmas = [case.lemmas for _, case in found]
+    facts = [case.facts for _, case in found]
+    return pictures, np.concatenate([np.zeros(0, str), *lemmas]), np.concatenate([np.zeros((0, len(FACTS))), *facts])
+
+
+def fit(bench: Bench) -> Risk:
+    """Fit a risk to all object words of a bench's captions."""
+    pictures, lemmas, facts = _told(bench)
+    made_up = ~is_true(bench, pictures, lemmas) if pictures else np.zeros(0, bool)
+    split = bench.data.pictures[0].split
+    if min(made_up.sum(), (~made_up).sum()) < FEWEST:
+        raise LeftOut(
+            f"{bench.data.name} {split}: {int(made_up.sum())} made-up and {int((~made_up).sum())} true object words "
+            f"are too few to fit a risk to; it takes {FEWEST} of each"
+        )
+    best, measured = _chosen(facts, made_up, np.array(pictures))
+    mean, scale, weights, bias = _logistic(facts, made_up, best)
+    about = {
+        "data": bench.data.name,
+        "split": split,
+        "pictures": len({*pictures}),
+        "words": len(pictures),
+        "made_up": int(made_up.sum()),
+        "C": best,
+        "cross_validated": measured,
+    }
+    return Risk(FACTS, _rounded(mean), _rounded(scale), _rounded(weights), round(bias, 6), about)
+
+
+def _rounded(values: np.ndarray) -> tuple[float, ...]:
+    return tuple(round(float(each), 6) for each in values)
+
+
+def _told(bench: Bench) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Whose object words, what they name and their facts, without a look at pixels."""
+
+    def compute(seen: Seen) -> Iterator[Arrays]:
+        for heard in hear(bench, seen):
+            yield {"lemmas": heard.named, "facts": heard.facts}
+
+    kept = bench.kept("facts", facts=FACTS)
+    names, lemmas, facts = [], [np.zeros(0, str)], [np.zeros((0, len(FACTS)))]
+    for picture in bench.through(kept, compute, "reading facts"):
+        told = kept.load(bench.name_of(picture))
+        names += [picture.name] * len(told["lemmas"])
+        lemmas.append(told["lemmas"])
+        facts.append(told["facts"])
+    return names, np.concatenate(lemmas), np.concatenate(facts)
+
+
+def _chosen(facts: np.ndarray, made_up: np.ndarray, pictures: np.ndarray) -> tuple[float, dict[str, float]]:
+    """The strength with the best log-likelihood on pictures it was not fitted to, and how well it does on them."""
+    folds = np.unique(pictures, return_inverse=True)[1] % FOLDS
+    best, likeliest, found = STRENGTHS[0], -np.inf, np.zeros(len(made_up))
+    for C in STRENGTHS:
+        predicted = np.zeros(len(made_up))
+        for fold in range(FOLDS):
+            out = folds == fold
+            mean, scale, weights, bias = _logistic(facts[~out], made_up[~out], C)
+            predicted[out] = 1 / (1 + np.exp(-(bias + (facts[out] - mean) / scale @ weights)))
+        likelihood = np.log(np.where(made_up, predicted, 1 - predicted).clip(1e-12)).mean()
+        if likelihood > likeliest:
+            best, likeliest, found = C, likelihood, predicted
+    return best, {"auc": round(float(auc(found, made_up)), 4), "ece": round(calibration(found, made_up).ece, 4)}
+
+
+def _logistic(facts: np.ndarray, made_up: np.ndarray, C: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+    try:
+        from sklearn.linear_model import LogisticRegression
+    except ImportError:
+        raise UserError("fitting a risk needs scikit-learn: pip install 'saywhy[audit]'") from None
+    mean, scale = facts.mean(axis=0), facts.std(axis=0)
+    scale = np.where(scale > 0, scale, 1)  # a fact that is always the same says nothing
+    found = LogisticRegression(C=C, max_iter=1000).fit((facts - mean) / scale, made_up)
+    return mean, scale, found.coef_[0], float(found.intercept_[0])

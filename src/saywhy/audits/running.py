@@ -1,0 +1,78 @@
+"""An audit run, and what its results file says."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from saywhy.audits import hallucination, localisation, picture_ablation, risk, sanity, word_ablation
+from saywhy.audits.bench import Bench
+from saywhy.audits.cases import Cases
+from saywhy.audits.results import LeftOut, audits
+from saywhy.errors import UserError, closest
+from saywhy.files import write_text
+from saywhy.training.machine import machine
+
+AUDITS = tuple(
+    module.__name__.rsplit(".", 1)[1].replace("_", "-")
+    for module in (picture_ablation, word_ablation, localisation, hallucination, risk, sanity)
+)
+
+
+def chosen(name: str) -> tuple[str, ...]:
+    """The audits of a name; "all" is all of them."""
+    if name != "all" and name not in audits:
+        raise UserError(f"unknown audit {name!r}: {closest(name, ('all', *AUDITS))}")
+    return AUDITS if name == "all" else (name,)
+
+
+def run(names: Sequence[str], bench: Bench) -> Iterator[dict[str, Any]]:
+    """The results of audits, one after another; what they share is found out once."""
+    began = time.monotonic()
+    cases = Cases(bench)
+    if not len(cases):
+        raise UserError(f"{bench.data.root}: none of its {len(bench.data)} pictures could be read")
+    explaining = time.monotonic() - began
+    for name in names:
+        began = time.monotonic()
+        body: dict[str, Any]
+        try:
+            body = {"left_out": None, **audits[name](bench, cases)}
+        except LeftOut as why:
+            body = {"left_out": str(why), "checks": []}
+        seconds = {"explaining_seconds": round(explaining, 1), "seconds": round(time.monotonic() - began, 1)}
+        yield {"audit": name, **about(bench, cases), **seconds, **body}
+
+
+def about(bench: Bench, cases: Cases) -> dict[str, Any]:
+    """All that an audit's numbers depend on."""
+    captioner, split = bench.captioner, {picture.split for picture in bench.data.pictures}
+    return {
+        "model": bench.model.name,
+        "captioner": captioner.name,
+        "encoder": captioner.encoder.settings.name,
+        "data": bench.data.name,
+        "split": "+".join(sorted(split)),
+        "pictures": len(cases),
+        "broken": len(bench.broken),
+        "caption_words": sum(len(case.words) for _, case in cases),
+        "decoding": str(bench.model.decoding),
+        "composite": str(bench.rules),
+        "objects": bench.objects.key,
+        **machine(bench.device),
+    }
+
+
+def file_of(folder: Path, result: dict[str, Any]) -> Path:
+    """Where a result belongs."""
+    return folder / f"audit-{result['model']}-{result['audit']}.json"
+
+
+def save(folder: Path, result: dict[str, Any]) -> Path:
+    """Write a results file."""
+    path = file_of(folder, result)
+    write_text(path, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+    return path

@@ -1,0 +1,201 @@
+"""Sanity: do maps depend on what was learnt, and on the picture alone?
+
+`randomised` (Adebayo et al. 2018, https://arxiv.org/abs/1810.03292): the numbers of every tensor are put in another
+order, first the decoder's, then the encoder's from the last layers to the first; how far are the maps still those of
+the trained model? A method that explains the model should come near zero.
+`constant_shift` (Kindermans et al. 2017, https://arxiv.org/abs/1711.00867): a constant is added to all pixels and taken
+off again before the first layer. The network says the same, and so should its explanation: one is best.
+`moved`: the picture is moved by one place to the right. Maps should move along.
+`two_words`: how alike the maps of two object words of one caption are. `agreement`: how alike those of two methods.
+
+All are rank correlations of the strength of the maps, summed over patches of 8 × 8 pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from saywhy.audits.bench import Bench, Seen
+from saywhy.audits.cases import Case, Cases, about, squared
+from saywhy.audits.keeping import Arrays
+from saywhy.audits.patches import patch_sums
+from saywhy.audits.results import LeftOut, audits, checked
+from saywhy.audits.statistics import Bootstrap, rank_correlation
+from saywhy.captioners.base import Captioner
+from saywhy.encoders.annotations import Annotations
+from saywhy.encoders.base import Encoder
+from saywhy.explain.asking import question
+from saywhy.explain.methods import METHODS, explain
+
+PICTURES = 20
+"""Pictures that are explained again by every altered model."""
+PARTS = 4  # in which an encoder is randomised
+SHIFT = 1.0  # of normalised pixels
+
+
+@audits.register("sanity")
+def sanity(bench: Bench, cases: Cases) -> dict[str, Any]:
+    """Explain again with altered weights and altered input."""
+    with_objects = [picture for picture, case in cases if len(case.objects)]
+    if not with_objects:
+        raise LeftOut(f"no object word in {len(cases)} captions, so no map to compare")
+    every = np.linspace(0, len(with_objects) - 1, min(PICTURES, len(with_objects))).astype(int)
+    chosen = [with_objects[i] for i in every]
+    again = _Again(bench, cases)
+    kept = bench.kept("sanity", shift=SHIFT, parts=PARTS)
+    pictures = bench.through(kept, again, "altering the model", chosen)
+    found = [kept.load(bench.name_of(picture))["alike"] for picture in pictures]  # (J, changes, M) each
+    sure = Bootstrap([each.name for each, values in zip(pictures, found, strict=True) for _ in values])
+    alike = np.concatenate(found)
+    table = {
+        name: {method: sure.mean(alike[:, i, m]).as_dict() for m, method in enumerate(METHODS)}
+        for i, name in enumerate(again.names)
+    }
+    moved, shifted = table.pop("moved"), table.pop("shifted")
+    lowest = again.names.index(next(reversed(table)))
+    checks = [
+        checked(f"{method} forgets when all is randomised (correlation below ½)", sure.mean(0.5 - alike[:, lowest, m]))
+        for m, method in enumerate(METHODS)
+        if method != "attention"
+    ]
+    return {
+        "pictures": len(pictures),
+        "words": len(alike),
+        "randomised": [{"down_to": name, "methods": methods} for name, methods in table.items()],
+        "constant_shift": shifted,
+        "moved": moved,
+        **_untouched(cases),
+        "checks": checks,
+    }
+
+
+class _Again:
+    """The same words, explained by altered models."""
+
+    def __init__(self, bench: Bench, cases: Cases) -> None:
+        self.bench, self.cases = bench, cases
+        changed = randomised(bench.captioner)
+        self.names = [*changed, "shifted", "moved"]
+        self._changed = changed
+
+    def __call__(self, seen: Seen) -> Iterator[Arrays]:
+        bench = self.bench
+        heard = [self.cases.of(picture) for picture in seen.pictures]
+        before = [strengths(case) for case in heard]  # (J, M, P) each
+        found = [np.empty((len(case.objects), len(self.names), len(METHODS))) for case in heard]
+        step = bench.captioner.encoder.stride
+        for i, name in enumerate(self.names):
+            if name == "moved":
+                maps = self._maps(bench.captioner, seen, heard, lambda pixels: pixels.roll(step, dims=-1))
+                maps = [np.roll(each, -step, axis=-1) for each in maps]
+            else:
+                captioner = shifted(bench.captioner) if name == "shifted" else self._changed[name]()
+                maps = self._maps(captioner, seen, heard)
+            for row, each in enumerate(maps):
+                found[row][:, i] = rank_correlation(np.abs(patch_sums(each)), before[row])
+        yield from ({"alike": each} for each in found)
+
+    def _maps(
+        self,
+        captioner: Captioner,
+        seen: Seen,
+        heard: Sequence[Case],
+        change: Callable[[Tensor], Tensor] = lambda pixels: pixels,
+    ) -> list[np.ndarray]:
+        """Of each picture, the maps of its object words by every method, (J, M, S, S)."""
+        bench = self.bench
+        asked = [about(case.words.tolist(), case.objects.tolist()) for case in heard]
+        wanted = question(asked, bench.model.vocabulary, None, bench.device)
+        told = explain(captioner, change(seen.pixels), seen.boxes, wanted, METHODS, bench.rules, bench.chunk)
+        maps = np.stack([squared(told, method, bench.side) for method in METHODS], axis=2)  # (K, B, M, S, S)
+        return [maps[: len(case.objects), row] for row, case in enumerate(heard)]
+
+
+def strengths(case: Case) -> np.ndarray:
+    """Of each object word and method, the strength of the map over patches, (J, M, P)."""
+    return np.abs(np.stack([patch_sums(case.maps[method]) for method in METHODS], axis=1))
+
+
+def randomised(captioner: Captioner) -> dict[str, Callable[[], Captioner]]:
+    """By how far down it is randomised, what makes such a captioner: a copy, the given one stays as it is."""
+    blocks = captioner.encoder.blocks()
+    ends = [len(blocks) - round(len(blocks) * part / PARTS) for part in range(1, PARTS + 1)]
+    made: dict[str, Captioner] = {}
+
+    def copy(name: str, first: int) -> Captioner:
+        if name not in made:
+            made[name] = shuffled(captioner, blocks[first:])
+        return made[name]
+
+    names = ["decoder", *(f"encoder's {blocks[end]}" for end in ends)]
+    return {name: lambda n=name, f=first: copy(n, f) for name, first in zip(names, [len(blocks), *ends], strict=True)}  # type: ignore[misc]
+
+
+def shuffled(captioner: Captioner, blocks: Sequence[str]) -> Captioner:
+    """A copy with the numbers of the decoder's tensors, and of these blocks of the encoder, each in another order."""
+    copy, random = deepcopy(captioner), torch.Generator().manual_seed(0)
+    everything = [*copy.named_parameters(), *copy.named_buffers()]
+    for name, values in everything:
+        inside = name.removeprefix("encoder.body.")
+        if name.startswith("encoder.") and not any(
+            inside == block or inside.startswith(f"{block}.") for block in blocks
+        ):
+            continue
+        mixed = values.data.flatten()[torch.randperm(values.numel(), generator=random).to(values.device)]
+        values.data.copy_(mixed.view_as(values))
+    return copy
+
+
+class Shifted(nn.Module):
+    """An encoder whose normalised pixels have a constant added, and taken off before its first layer."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """As the encoder's, and the constant."""
+        return self.encoder.normalise(pixels) + SHIFT
+
+    def annotate(self, x: Tensor, boxes: Tensor | None = None) -> Annotations:
+        """As the encoder's, without the constant."""
+        return self.encoder.annotate(x - SHIFT, boxes)
+
+    def forward(self, pixels: Tensor, boxes: Tensor | None = None) -> Annotations:
+        """As the encoder's."""
+        return self.annotate(self.normalise(pixels), boxes)
+
+
+def shifted(captioner: Captioner) -> Captioner:
+    """A captioner that says the same of the same pictures, with a constant added to its input."""
+    copy = deepcopy(captioner)
+    copy.encoder = Shifted(copy.encoder)  # type: ignore[assignment]
+    return copy
+
+
+def _untouched(cases: Cases) -> dict[str, Any]:
+    """Two words of a caption, and two methods, held against one another."""
+    whose, pairs, between = [], [], []
+    for picture, case in cases:
+        values = strengths(case)  # (J, M, P)
+        for i, j in combinations(range(len(values)), 2):
+            whose.append(picture.name)
+            pairs.append(rank_correlation(values[i], values[j]))  # (M,)
+        between += [rank_correlation(each[:, None], each[None]) for each in values]  # (M, M) each
+    sure = Bootstrap(whose)
+    alike = np.array(pairs).reshape(-1, len(METHODS))
+    agreement = np.nanmean(between, axis=0)
+    return {
+        "two_words": {method: sure.mean(alike[:, m]).as_dict() for m, method in enumerate(METHODS)},
+        "agreement": {
+            one: {other: round(float(agreement[i, j]), 6) for j, other in enumerate(METHODS)}
+            for i, one in enumerate(METHODS)
+        },
+    }

@@ -1,0 +1,16 @@
+"""Which object words are true: attested by a reference of their picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from saywhy.audits.bench import Bench
+
+
+def is_true(bench: Bench, pictures: Sequence[str], lemmas: Sequence[str] | np.ndarray) -> np.ndarray:
+    """Of each object word, whether some reference of its picture has it, its plural, a synonym or a narrower word."""
+    said = bench.references
+    found = [bench.objects.is_attested(str(lemma), said[name]) for name, lemma in zip(pictures, lemmas, strict=True)]
+    return np.array(found, dtype=bool)

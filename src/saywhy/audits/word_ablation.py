@@ -1,0 +1,102 @@
+"""Word ablation: without the earlier words a method points at, is the word still likely?
+
+The LRP paper (https://arxiv.org/abs/2001.01037, section V-B1). For every word with at least six before it, the three
+that a method weighs most are taken out of what was said; the rest is read in its order, the picture stays, and the
+word's probability is looked at again. Object words and stop words are told apart.
+
+Grad-CAM, Guided Grad-CAM and guided backprop weigh words by the same gradients, and are one row. Attention looks at
+the picture alone and has no weights for words; here an earlier word counts as much as what was looked at for it
+resembles what is looked at now. `last` takes out the three words just before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from saywhy.audits.bench import Bench, Seen
+from saywhy.audits.cases import Case, Cases
+from saywhy.audits.keeping import Arrays
+from saywhy.audits.picture_ablation import random_of
+from saywhy.audits.results import Check, audits, checks_of, estimates
+from saywhy.audits.statistics import Bootstrap
+from saywhy.data.datasets import Picture
+from saywhy.data.stop_words import STOP_WORDS
+
+FIRST = 6  # words before the first that is looked at
+TAKEN = 3
+WEIGHED = {"lrp": "lrp", "gradient": "gradcam", "gradient-input": "gradient-input"}
+RANKED = (*WEIGHED, "attention", "random", "last")
+KINDS = ("object", "stop")
+
+
+@audits.register("word-ablation")
+def word_ablation(bench: Bench, cases: Cases) -> dict[str, Any]:
+    """Take relevant words away, and look at the probability again."""
+    kept = bench.kept("word-ablation", first=FIRST, taken=TAKEN)
+    ablation = _Ablation(bench, cases)
+    pictures = bench.through(kept, ablation, "leaving words out", [each for each, case in cases if _places(case)])
+    found = [kept.load(bench.name_of(picture)) for picture in pictures]
+    whose = np.array([picture.name for picture, each in zip(pictures, found, strict=True) for _ in each["kind"]])
+    kinds = np.concatenate([each["kind"] for each in found]) if found else np.zeros(0)
+    drops = np.concatenate([each["drops"] for each in found]) if found else np.zeros((0, len(RANKED)))
+    told: dict[str, Any] = {"first": FIRST, "taken": TAKEN, "checks": []}
+    for number, kind in enumerate(KINDS):
+        these = kinds == number
+        sure, drop = Bootstrap(whose[these].tolist()), drops[these]
+        rows = {"drop": drop, "dropped": (drop > 0).astype(float)}
+        told[kind] = {"words": int(these.sum()), "methods": estimates(sure, RANKED, rows)}
+        claims = [
+            Check(f"{one} lowers the probability of {kind} words more than {other}", one, other)
+            for one in WEIGHED
+            for other in ("random", "attention", "last")
+        ]
+        told["checks"] += checks_of(sure, claims, dict(zip(RANKED, drop.T, strict=True)))
+    return told
+
+
+class _Ablation:
+    """What is left of a batch's captions, read again."""
+
+    def __init__(self, bench: Bench, cases: Cases) -> None:
+        self.bench, self.cases = bench, cases
+
+    def __call__(self, seen: Seen) -> Iterator[Arrays]:
+        cases = [self.cases.of(picture) for picture in seen.pictures]
+        annotations = self.bench.encode(seen)
+        number = self.bench.model.vocabulary.numbers
+        rows, said, words = [], [], []
+        for row, (picture, case) in enumerate(zip(seen.pictures, cases, strict=True)):
+            numbers = [number[word] for word in case.words]
+            for place, taken in zip(_places(case), _taken(picture, case), strict=True):
+                for out in taken:
+                    rows.append(row)
+                    said.append([each for i, each in enumerate(numbers[:place]) if i not in out])
+                    words.append(numbers[place])
+        p = self.bench.probabilities(annotations, rows, said, words)
+        start = 0
+        for case in cases:
+            places = _places(case)
+            after = p[start : start + len(places) * len(RANKED)].reshape(len(places), len(RANKED))
+            start += after.size
+            kinds = [0 if place in case.objects else 1 for place in places]
+            yield {"kind": np.array(kinds), "drops": case.probability[places][:, None] - after}
+
+
+def _places(case: Case) -> list[int]:
+    """Where words stand that are looked at: object words and stop words with enough before them."""
+    late = range(FIRST, len(case.words))
+    return [place for place in late if place in case.objects or case.words[place] in STOP_WORDS]
+
+
+def _taken(picture: Picture, case: Case) -> Iterator[list[set[int]]]:
+    """Of each place, the words that each method takes out."""
+    chance, looked = random_of(picture), case.alpha / np.linalg.norm(case.alpha, axis=1, keepdims=True)
+    for place in _places(case):
+        weights = {name: case.earlier[method][place, :place] for name, method in WEIGHED.items()}
+        weights["attention"] = looked[:place] @ looked[place]
+        weights["random"] = chance.random(place)
+        weights["last"] = np.arange(place)
+        yield [set(np.argsort(-weights[name], kind="stable")[:TAKEN].tolist()) for name in RANKED]

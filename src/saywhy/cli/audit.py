@@ -1,0 +1,132 @@
+"""`saywhy audit`: are the explanations true?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from saywhy.cli.complain import Faults, complain
+from saywhy.cli.options import (
+    FLAG,
+    MACHINE,
+    OUTPUT,
+    Data,
+    Device,
+    Images,
+    JsonLines,
+    Model,
+    Reader,
+    Regions,
+    Workers,
+    examples,
+)
+from saywhy.cli.writable import refuse_unwritable
+
+RISK = "The risk that a word is made up"
+EPILOG = examples(
+    "saywhy audit all --data flickr8k --out audits",
+    "saywhy audit localisation --data flickr8k --model runs/ada-lstm --pictures 100 --out audits",
+    "saywhy audit risk --data flickr8k --model runs/ada-lstm --fit dev --save-risk --out audits",
+)
+NAMES = "picture-ablation|word-ablation|localisation|hallucination|risk|sanity|all"
+
+
+def audit(
+    name: Annotated[str, typer.Argument(metavar=NAMES, help="Which audit, or all.", show_default=False)],
+    data: Data,
+    out: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="Write audit-MODEL-NAME.json and pages there.", show_default=False),
+    ],
+    model: Model = None,
+    split: Annotated[str, typer.Option(metavar="train|dev|test", help="Which pictures.")] = "test",
+    pictures: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="So many of them, evenly spread.", show_default="all"),
+    ] = None,
+    boxes: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Phrases with boxes: boxes.jsonl.gz, or COCO's instances.json.",
+            show_default="beside the data",
+        ),
+    ] = None,
+    objects: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A table of object words.", show_default="the model's, or the shipped one"),
+    ] = None,
+    composite: Annotated[
+        str, typer.Option(metavar="NAME", help="The rules of LRP, as of saywhy explain.")
+    ] = "epsilon-plus",
+    reader: Reader = None,
+    images: Images = None,
+    regions: Regions = None,
+    fit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="train|dev|test",
+            help="Fit it on this split.",
+            show_default="dev, if the model has none",
+            rich_help_panel=RISK,
+        ),
+    ] = None,
+    save_risk: Annotated[
+        bool,
+        typer.Option(
+            "--save-risk",
+            metavar=FLAG,
+            help="Keep what was fitted in the model's folder, for caption --risk and explain.",
+            rich_help_panel=RISK,
+        ),
+    ] = False,
+    as_json: JsonLines = False,
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Keep what was found out of each picture there; an interrupted audit goes on from it.",
+            show_default="OUT/cache",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Pictures at a time.", show_default="by itself", rich_help_panel=MACHINE),
+    ] = None,
+    workers: Workers = None,
+    device: Device = "auto",
+) -> None:
+    """Test whether a model's explanations are true, on pictures that people described.
+
+    picture-ablation, word-ablation: is the word still said without what was relevant for it?
+    localisation: do maps lie where the things are?
+    hallucination, risk: can made-up words be told from true ones, and how surely?
+    sanity: do maps depend on what was learnt?
+    """
+    refuse_unwritable("--out", out, folder=True)
+    refuse_unwritable("--cache", cache, folder=True)
+
+    from saywhy.cli import auditing
+
+    names = auditing.chosen(name, fit, save_risk)
+    faults = Faults()
+    asked = auditing.Asked(
+        model, data, reader, images, split, pictures, boxes, objects, composite, regions, fit, batch, workers, device
+    )
+    bench = auditing.bench(asked, cache or out / "cache", faults)
+    for result in auditing.run(names, bench):
+        path = auditing.save(out, result)
+        if result["left_out"]:
+            complain(f"{result['audit']} is left out: {result['left_out']}")
+        if as_json:
+            typer.echo(json.dumps(result, ensure_ascii=False))
+        else:
+            auditing.show(result, path)
+    if save_risk:
+        typer.echo(f"risk kept in {auditing.save_risk(bench, asked)}", err=as_json)
+    auditing.write_pages(out)
+    raise typer.Exit(faults.exit_code)

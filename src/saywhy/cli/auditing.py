@@ -1,0 +1,141 @@
+"""What `saywhy audit` does: a bench from what was asked, audits, their files and what is printed of them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from saywhy.audits import running
+from saywhy.audits.bench import Bench
+from saywhy.audits.risk import fit
+from saywhy.cli.complain import Faults, complain
+from saywhy.cli.progress import stages
+from saywhy.data.datasets import Dataset, read
+from saywhy.data.objects import ObjectWords
+from saywhy.data.phrases import find_phrases
+from saywhy.data.region_inputs import find_regions
+from saywhy.data.splits import split_name
+from saywhy.errors import UserError
+from saywhy.explain.composites import composite
+from saywhy.explain.risk import OBJECTS, RISK
+
+save = running.save
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of the command."""
+
+    model: str | None
+    data: Path
+    reader: str | None
+    images: Path | None
+    split: str
+    pictures: int | None
+    boxes: Path | None
+    objects: Path | None
+    composite: str
+    regions: Path | None
+    fit: str | None
+    batch: int | None
+    workers: int | None
+    device: str
+
+
+def chosen(name: str, fit: str | None, save_risk: bool) -> tuple[str, ...]:
+    """The audits that are asked for."""
+    names = running.chosen(name)
+    if "risk" not in names and (fit or save_risk):
+        raise UserError(f"--fit and --save-risk are of the audit risk, and not of {name}")
+    return names
+
+
+def bench(asked: Asked, cache: Path, faults: Faults) -> Bench:
+    """The model, the pictures and all that is known of them."""
+    from saywhy.model import load
+
+    rules = composite(asked.composite)
+    data = read(asked.data, reader=asked.reader, images=asked.images)
+    audited = data.split(split_name(asked.split))
+    if asked.fit and split_name(asked.fit) == split_name(asked.split):
+        raise UserError(f"--fit {asked.fit}: a risk is tested on pictures it was not fitted on; give another split")
+    phrases = find_phrases(audited.root, asked.boxes)
+    table = None if asked.objects is None else ObjectWords.read(asked.objects)
+    model = load(asked.model, asked.device)
+    given = find_regions(model.regions, asked.regions, f"model {model.name}", data.root)
+    made = Bench(
+        model, _some(audited, asked.pictures), cache, table or model.objects, phrases, given, rules, asked.batch,
+        asked.workers, on_broken=faults,
+    )  # fmt: skip
+    if asked.fit or (model.risk is None and data.splits.get("dev") and split_name(asked.split) != "dev"):
+        made.fitting = replace(made, data=data.split(split_name(asked.fit or "dev")), broken=set())
+    return made
+
+
+def _some(data: Dataset, count: int | None) -> Dataset:
+    """So many pictures, evenly spread."""
+    if count is None or count >= len(data):
+        return data
+    return replace(data, pictures=tuple(data.pictures[i * len(data) // count] for i in range(count)))
+
+
+def run(names: Sequence[str], bench: Bench) -> Iterator[dict[str, Any]]:
+    """The results, one after another, with a bar for each stage."""
+    with stages() as progress:
+        bench.progress = progress
+        if bench.fitting is not None:
+            bench.fitting.progress = progress
+        yield from running.run(names, bench)
+
+
+def save_risk(bench: Bench, asked: Asked) -> Path:
+    """Keep the fitted risk with the model; it was fitted just before, and its facts are in the cache."""
+    from saywhy.model import locate
+
+    if bench.fitting is None:
+        raise UserError("there is nothing to save: the model has a risk, and no --fit SPLIT asked for another")
+    folder = locate(asked.model)
+    try:
+        fit(bench.fitting).save(folder)
+        if asked.objects is not None:
+            shutil.copyfile(asked.objects, folder / OBJECTS)
+    except OSError as error:
+        raise UserError(f"{folder}: {RISK} cannot be written there ({error.strerror}); copy the model first") from None
+    return folder / RISK
+
+
+def write_pages(out: Path) -> None:
+    """Pages with tables and plots of all results in the folder; without matplotlib a line says so."""
+    from saywhy.reports import audit_pages
+
+    try:
+        audit_pages.write_pages(out, out)
+    except UserError as error:
+        complain(error)
+
+
+def show(result: dict[str, Any], path: Path) -> None:
+    """Print the main numbers of an audit."""
+    from saywhy.reports.audit_summary import summary
+
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = 120
+    if result["left_out"]:
+        return
+    console.print(f"{result['audit']}: {result['model']} on {result['data']} {result['split']}", soft_wrap=True)
+    head, rows = summary(result)
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for column, name in enumerate(head):
+        table.add_column(name, justify="right" if column else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    console.print(str(path), soft_wrap=True)
+    console.print()

@@ -1,0 +1,223 @@
+"""How likely an object word is made up: a logistic model of what is known of the word when it is said.
+
+    risk = σ(b + Σ_i w_i (f_i − mean_i) / scale_i)
+
+The facts f of a word cost one pass through the decoder and none through the encoder. `saywhy audit risk` fits the
+weights, on captions whose references say which words were made up, and `risk.json` in the model's folder keeps them,
+with `objects.txt` beside it where the table of object words is not the usual one.
+Only object words (`data.objects`) have a risk: whether "in" is made up, no reference can tell.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from saywhy.captioners.base import Captioner
+from saywhy.data.objects import ObjectWords
+from saywhy.data.vocabulary import Vocabulary
+from saywhy.decoding.rules import log_probabilities
+from saywhy.errors import UserError
+from saywhy.explain.asking import Asked
+from saywhy.explain.methods import Evidence
+from saywhy.explain.passes import Question
+from saywhy.files import write_text
+
+RISK, OBJECTS = "risk.json", "objects.txt"
+FACTS = (
+    "log p",  # of the word
+    "log p of its names",  # of all words that would make it true: a puppy for a dog
+    "log p of any object",  # of all object words together: whether a thing was due here at all
+    "entropy",  # of the next word
+    "log p unseen",  # of the word, had there been no picture
+    "picture share",  # of the evidence budget
+    "relevance low",  # 5 % quantile of LRP over places, by the sum of its strength
+    "relevance against",  # the part of LRP over places that speaks against the word
+    "attention entropy",  # as a share of the largest there is
+    "beta",  # the gate; 0 where there is none
+    "position",  # words before it, at most 15
+)
+LEAST = 1e-6  # added to probabilities before a logarithm
+
+
+@dataclass(frozen=True)
+class Names:
+    """Which words of a vocabulary name which things."""
+
+    vocabulary: Vocabulary
+    objects: ObjectWords
+
+    @property
+    def every(self) -> np.ndarray:
+        """Numbers of all object words."""
+        return _every(self)
+
+    def attesting(self, lemma: str) -> np.ndarray:
+        """Numbers of the words that make this thing true."""
+        return _attesting(self, lemma)
+
+    def lemmas(self, words: Sequence[str]) -> list[str | None]:
+        """The thing that each word of a caption names, None where it is no object word."""
+        at = {mention.position: mention.lemma for mention in self.objects.mentions(words)}
+        return [at.get(position) for position in range(len(words))]
+
+    def asked_about(self, asked: Asked) -> list[str | None]:
+        """The thing that each word in question names, whether it was said in its place or another was."""
+        said = self.lemmas(asked.tokens)
+        pairs = zip(asked.places, asked.words, strict=True)
+        return [said[i] if word == asked.tokens[i] else self.objects.lemma(word) for i, word in pairs]
+
+
+@lru_cache(maxsize=4)
+def _lemmas(names: Names) -> dict[int, str]:
+    found = ((number, names.objects.lemma(word)) for number, word in enumerate(names.vocabulary.words))
+    return {number: lemma for number, lemma in found if lemma is not None}
+
+
+@lru_cache(maxsize=4)
+def _every(names: Names) -> np.ndarray:
+    return np.array(list(_lemmas(names)), dtype=np.int64)
+
+
+@lru_cache(maxsize=4096)
+def _attesting(names: Names, lemma: str) -> np.ndarray:
+    true = names.objects.attests(lemma)
+    return np.array([number for number, each in _lemmas(names).items() if each in true], dtype=np.int64)
+
+
+@torch.no_grad()
+def facts(
+    captioner: Captioner, evidence: Evidence, question: Question, lemmas: Sequence[Sequence[str | None]], names: Names
+) -> np.ndarray:
+    """The facts of K words of B pictures, (B, K, F); of words that name no thing they are NaN.
+
+    `lemmas` says of each picture what its words in question name.
+    """
+    log_p = evidence.log_p.numpy()  # (B, K, V)
+    p = np.exp(log_p)
+    unseen, _ = captioner(captioner.without_picture(evidence.annotations), question.said)
+    unseen = log_probabilities(question.at_places(unseen)).gather(-1, question.words.unsqueeze(-1))[..., 0]  # (B, K)
+    places = evidence.relevances.places.transpose(0, 1).numpy()  # (B, K, L)
+    strength = np.abs(places).sum(axis=-1) + LEAST
+    attention = _attention(evidence)  # (B, K, L)
+    told = {
+        "log p": np.log(evidence.probabilities.numpy() + LEAST),
+        "log p of its names": _of_names(p, lemmas, names),
+        "log p of any object": np.log(p[..., names.every].sum(axis=-1) + LEAST),
+        "entropy": entropy(p),
+        "log p unseen": unseen.clamp(min=np.log(LEAST)).cpu().numpy(),
+        "picture share": evidence.relevances.picture_share().T.numpy(),
+        "relevance low": np.quantile(places, 0.05, axis=-1) / strength * places.shape[-1],
+        "relevance against": np.clip(-places, 0, None).sum(axis=-1) / strength,
+        "attention entropy": entropy(attention) / np.log(max(attention.shape[-1], 2)),
+        "beta": np.zeros(p.shape[:2]) if evidence.beta is None else evidence.beta.numpy(),
+        "position": np.minimum(question.places.cpu().numpy(), 15),
+    }
+    found = np.stack([told[name] for name in FACTS], axis=-1).astype(np.float64)  # (B, K, F)
+    names_a_thing = np.zeros(found.shape[:2], bool)
+    for row, of_row in enumerate(lemmas):
+        names_a_thing[row, : len(of_row)] = [lemma is not None for lemma in of_row]
+    found[~names_a_thing] = np.nan
+    return found
+
+
+def entropy(shares: np.ndarray) -> np.ndarray:
+    """Of shares (…, N) that add up to one: (…), in nats."""
+    return -(shares * np.log(np.clip(shares, 1e-30, None))).sum(axis=-1)
+
+
+def _attention(evidence: Evidence) -> np.ndarray:
+    """α of the words in question, the mean of its heads, (B, K, L)."""
+    alpha = evidence.alpha.float().numpy()
+    return alpha if alpha.ndim == 3 else alpha.mean(axis=2)
+
+
+def _of_names(p: np.ndarray, lemmas: Sequence[Sequence[str | None]], names: Names) -> np.ndarray:
+    found = np.zeros(p.shape[:2])
+    for row, of_row in enumerate(lemmas):
+        for k, lemma in enumerate(of_row):
+            if lemma is not None:
+                found[row, k] = p[row, k, names.attesting(lemma)].sum()
+    return np.log(found + LEAST)
+
+
+@dataclass(frozen=True)
+class Risk:
+    """The weights, and what they were fitted on.
+
+    Attributes:
+        facts: the names of the facts.
+        mean: of each fact.
+        scale: of each fact.
+        weights: of each fact, once it is centred and scaled.
+        bias: b.
+        about: where it comes from: data, split, words, how well it did.
+    """
+
+    facts: tuple[str, ...]
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+    weights: tuple[float, ...]
+    bias: float
+    about: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if unknown := [name for name in self.facts if name not in FACTS]:
+            raise ValueError(f"no fact is called {unknown[0]!r}")
+        if not len(self.facts) == len(self.mean) == len(self.scale) == len(self.weights):
+            raise ValueError("facts, mean, scale and weights are not of one length")
+
+    def __call__(self, told: np.ndarray) -> np.ndarray:
+        """The risk of words with facts (…, F), (…); NaN where there are none."""
+        columns = [FACTS.index(name) for name in self.facts]
+        scaled = (told[..., columns] - np.array(self.mean)) / np.array(self.scale)
+        return 1 / (1 + np.exp(-(self.bias + scaled @ np.array(self.weights))))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The contents of risk.json."""
+        return asdict(self)
+
+    def save(self, folder: str | Path) -> None:
+        """Write it into a model's folder."""
+        write_text(Path(folder) / RISK, json.dumps(self.as_dict(), indent=2) + "\n")
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Risk | None:
+        """What a model's folder has of it, None where it has nothing."""
+        path = Path(folder) / RISK
+        try:
+            told = json.loads(path.read_text(encoding="utf-8"))
+            lists = {name: tuple(told[name]) for name in ("facts", "mean", "scale", "weights")}
+            return cls(**lists, bias=float(told["bias"]), about=told["about"])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{path}: not what `saywhy audit risk` wrote ({error}); delete it or fit it again"
+            ) from None
+
+
+@dataclass(frozen=True)
+class Risks:
+    """A model's risk at work: that of words in question, from what explains them."""
+
+    risk: Risk
+    names: Names
+
+    def __call__(
+        self, captioner: Captioner, evidence: Evidence, question: Question, asked: Sequence[Asked]
+    ) -> list[list[float | None]]:
+        """Of each picture, the risk of its words; None for those that name no thing."""
+        lemmas = [self.names.asked_about(each) for each in asked]
+        found = self.risk(facts(captioner, evidence, question, lemmas, self.names))  # (B, K)
+        return [
+            [None if lemma is None else float(value) for lemma, value in zip(of_row, row, strict=False)]
+            for of_row, row in zip(lemmas, found, strict=True)
+        ]
