@@ -34,8 +34,8 @@ from saywhy.explain.explaining import ON_CPU, ON_GPU
 from saywhy.explain.risk import Names
 from saywhy.model import Model
 
-AT_ONCE = 256
-"""Pictures, or captions, that go through the model at once."""
+AT_ONCE = {"cpu": 16, "cuda": 256}
+"""Pictures, or captions, that go through the model at once; more are slower on a CPU, whose caches they overflow."""
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how many pictures of it are done, and how many there are."""
 
@@ -118,6 +118,11 @@ class Bench:
         """Words that go back at a time."""
         return ON_CPU if self.device.type == "cpu" else ON_GPU
 
+    @property
+    def at_once(self) -> int:
+        """Pictures, or captions, that go through the model at once."""
+        return AT_ONCE.get(self.device.type, 64)
+
     @cached_property
     def names(self) -> Names:
         """Which words of the model's vocabulary name which things."""
@@ -151,13 +156,14 @@ class Bench:
         pictures: Sequence[Picture] | None = None,
     ) -> list[Picture]:
         """See to it that every picture is kept; `compute` gives the arrays of each of a batch. Those that are."""
-        every = [each for each in pictures or self.data.pictures if each.name not in self.broken]
+        asked = self.data.pictures if pictures is None else pictures
+        every = [each for each in asked if each.name not in self.broken]
         names = {each.name: self.name_of(each) for each in every}
         missing = [each for each in every if not kept.has(names[each.name])]
         done = len(every) - len(missing)
         self.progress(what, done, len(every))
         for seen in self._seen(missing):
-            with torch.inference_mode(False):
+            with torch.inference_mode(False), self.captioner.attending(self.model.decoding.attend):
                 for picture, arrays in zip(seen.pictures, compute(seen), strict=True):
                     kept.save(names[picture.name], arrays)
             done += len(seen)
@@ -198,8 +204,8 @@ class Bench:
         """Annotations of pictures, each as often as its row says; `change` alters the pixels of some of these."""
         whose = torch.arange(len(seen)) if rows is None else torch.as_tensor(rows)
         parts = []
-        for start in range(0, len(whose), AT_ONCE):
-            some = slice(start, start + AT_ONCE)
+        for start in range(0, len(whose), self.at_once):
+            some = slice(start, start + self.at_once)
             here = whose[some].to(seen.pixels.device)
             pixels = seen.pixels[here] if change is None else change(seen.pixels[here], some)
             with torch.no_grad():
@@ -209,8 +215,8 @@ class Bench:
     def captions(self, annotations: Annotations) -> list[list[str]]:
         """The words the model says."""
         found: list[list[str]] = []
-        for start in range(0, len(annotations), AT_ONCE):
-            some = decode(self.captioner, annotations[start : start + AT_ONCE], self.model.decoding)
+        for start in range(0, len(annotations), self.at_once):
+            some = decode(self.captioner, annotations[start : start + self.at_once], self.model.decoding)
             found += [self.model.vocabulary.decode(each.words) for each in some]
         return found
 
@@ -220,8 +226,8 @@ class Bench:
         """p of each word after what was said, numbers without `<start>`, of the pictures in these rows: (N,)."""
         order = sorted(range(len(said)), key=lambda i: -len(said[i]))  # the longest first: padding is not computed
         found = np.empty(len(order))
-        for start in range(0, len(order), AT_ONCE):
-            some = order[start : start + AT_ONCE]
+        for start in range(0, len(order), self.at_once):
+            some = order[start : start + self.at_once]
             asked = [rows[i] for i in some], [said[i] for i in some], [words[i] for i in some]
             found[some] = self._probabilities(annotations, *asked)
         return found

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import numpy as np
 
 from saywhy.audits.bench import Bench, Seen
 from saywhy.audits.keeping import Arrays
+from saywhy.audits.results import LeftOut
 from saywhy.data.datasets import Picture
 from saywhy.explain.asking import Asked, question
 from saywhy.explain.maps import enlarged, in_boxes
@@ -33,7 +35,7 @@ class Case:
         facts: what the risk is told of each object word, (J, F).
         alpha: what was looked at while saying each word, (K, L), the mean of the heads.
         earlier: by method, the weight of each word (column) for each word (row), (K, K); zero from the diagonal on.
-        maps: by method, of each object word over the encoder's square, (J, S, S).
+        maps: by method, of each object word over the encoder's square, (J, S, S); none where they were not read.
     """
 
     words: np.ndarray
@@ -66,12 +68,16 @@ class Case:
         maps = {
             method: arrays[f"map {method}"].astype(np.float32) * arrays[f"scale {method}"][:, None, None]
             for method in METHODS
+            if f"map {method}" in arrays
         }
         return cls(earlier=earlier, maps=maps, **plain)
 
 
 class Cases:
-    """All cases of a bench, heard once and kept."""
+    """All cases of a bench, heard once and kept.
+
+    Going through them leaves their maps on disk; `of` reads these, too.
+    """
 
     def __init__(self, bench: Bench, pictures: Sequence[Picture] | None = None) -> None:
         self.bench = bench
@@ -82,11 +88,22 @@ class Cases:
         return len(self.pictures)
 
     def __iter__(self) -> Iterator[tuple[Picture, Case]]:
-        return ((picture, self.of(picture)) for picture in self.pictures)
+        return zip(self.pictures, self._brief, strict=True)
 
     def of(self, picture: Picture) -> Case:
-        """The case of a picture."""
+        """The case of a picture, with maps."""
         return Case.of(self.kept.load(self.bench.name_of(picture)))
+
+    def with_objects(self) -> list[Picture]:
+        """The pictures whose captions have object words; a `LeftOut` where there is none."""
+        if found := [picture for picture, case in self if len(case.objects)]:
+            return found
+        raise LeftOut(f"no object word in {len(self)} captions: is the table of object words for their language?")
+
+    @cached_property
+    def _brief(self) -> list[Case]:
+        names = map(self.bench.name_of, self.pictures)
+        return [Case.of(self.kept.load(name, but="map ")) for name in names]
 
     def _hear(self, seen: Seen) -> Iterator[Arrays]:
         heard = list(hear(self.bench, seen))

@@ -16,9 +16,9 @@ import numpy as np
 
 from saywhy.audits.bench import Bench
 from saywhy.audits.cases import Case, Cases
-from saywhy.audits.results import LeftOut, audits, checked
+from saywhy.audits.results import audits, checked
 from saywhy.audits.statistics import Bootstrap
-from saywhy.audits.truth import is_true
+from saywhy.audits.truth import few_references, is_true
 from saywhy.explain.methods import METHODS
 
 FREQUENT = 20
@@ -46,15 +46,14 @@ class Words:
 
 def gather(bench: Bench, cases: Cases) -> Words:
     """The object words of all captions; a `LeftOut` where there is none."""
-    found = [(picture, case) for picture, case in cases if len(case.objects)]
-    if not found:
-        raise LeftOut(f"no object word in {len(cases)} captions: is --objects the table for their language?")
+    there = {picture.name for picture in cases.with_objects()}
+    found = [(picture, case) for picture, case in cases if picture.name in there]
     counts = [len(case.objects) for _, case in found]
     pictures = [picture.name for (picture, _), n in zip(found, counts, strict=True) for _ in range(n)]
     lemmas = np.concatenate([case.lemmas for _, case in found])
     true = is_true(bench, pictures, lemmas)
     others = {name: np.concatenate([of(case) for _, case in found]) for name, of in _others(bench).items()}
-    statistics = np.concatenate([statistics_of(case) for _, case in found])
+    statistics = np.concatenate([statistics_of(cases.of(picture)) for picture, _ in found])
     return Words(pictures, lemmas, true, others, statistics)
 
 
@@ -97,6 +96,7 @@ def hallucination(bench: Bench, cases: Cases) -> dict[str, Any]:
         "words": len(words.true),
         "made_up": int((~words.true).sum()),
         "references": float(np.mean(references)),
+        "notes": few_references(bench),
         "frequent": {"list": frequent, **chosen},
         "every": every,
         "by_word": [{"word": lemma, "said": n, "made_up": made_up[lemma]} for lemma, n in said.most_common(FREQUENT)],

@@ -45,12 +45,12 @@ class Kept:
         except (OSError, zipfile.BadZipFile):
             return False
 
-    def load(self, name: str) -> dict[str, np.ndarray]:
-        """The arrays of a picture that is done."""
+    def load(self, name: str, but: str | None = None) -> dict[str, np.ndarray]:
+        """The arrays of a picture that is done; those whose names begin with `but` are not read."""
         path = self._path(name)
         try:
             with np.load(path, allow_pickle=False) as held:
-                return dict(held)
+                return {key: held[key] for key in held if but is None or not key.startswith(but)}
         except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise UserError(f"{path}: damaged ({error}); delete it and run the audit again") from None
 

@@ -41,7 +41,7 @@ def localisation(bench: Bench, cases: Cases) -> dict[str, Any]:
     if bench.phrases is None:
         raise LeftOut(f"{bench.data.name} has no boxes: put boxes.jsonl.gz beside its captions, or give --boxes FILE")
     located = _Located(bench, cases)
-    rows = [row for picture, case in cases for row in located.rows(picture, case)]
+    rows = [row for picture in cases.with_objects() for row in located.rows(picture, cases.of(picture))]
     skipped = {"no reference phrase with boxes names it": located.without}
     if not rows:
         raise LeftOut(f"{bench.phrases.path}: no phrase with boxes names an object word of the {len(cases)} captions")

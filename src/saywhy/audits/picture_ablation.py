@@ -40,7 +40,7 @@ def picture_ablation(bench: Bench, cases: Cases) -> dict[str, Any]:
     """Mask what is relevant, and caption again."""
     ablation = _Ablation(bench, cases)
     kept = bench.kept("picture-ablation", patches=PATCHES, patch=PATCH, fractions=FRACTIONS)
-    pictures = bench.through(kept, ablation, "masking", [each for each, case in cases if len(case.objects)])
+    pictures = bench.through(kept, ablation, "masking", cases.with_objects())
     found = [kept.load(bench.name_of(picture)) for picture in pictures]
     return {"patches": PATCHES, "patch": PATCH, **_words(pictures, found), "curves": _curves(pictures, found)}
 

@@ -1,12 +1,14 @@
 """The risk that an object word is made up: fitted on one split, tested on another.
 
 A logistic regression (scikit-learn) of the facts in `explain.risk`. How strongly it is held back is chosen by
-cross-validation over the pictures of the split it is fitted on. A risk r means something if, of all words with risk r,
+cross-validation over the pictures of the split it is fitted on. A thing's habit, how often it was made up, is counted
+on other pictures than those it is a fact of. A risk r means something if, of all words with risk r,
 a share r is made up; the expected calibration error is the mean distance from that, over ten bins.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,12 +19,14 @@ from saywhy.audits.cases import Cases, hear
 from saywhy.audits.keeping import Arrays
 from saywhy.audits.results import LeftOut, audits, checked
 from saywhy.audits.statistics import Bootstrap, auc, calibration
-from saywhy.audits.truth import is_true
+from saywhy.audits.truth import few_references, is_true
 from saywhy.errors import UserError
-from saywhy.explain.risk import FACTS, Risk
+from saywhy.explain.risk import FACTS, HABIT, Risk
 
 FOLDS = 5
 STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0)
+PRIOR = 5
+"""Times that a thing counts as met before it is: things met once or twice have no habit yet."""
 FEWEST = 20
 """Words of either kind that there must be to fit to."""
 
@@ -36,11 +40,12 @@ def risk(bench: Bench, cases: Cases) -> dict[str, Any]:
             f"model {bench.model.name} has no risk.json, and the data no split it could be fitted on: "
             "give --fit SPLIT, another than the one that is audited"
         )
+    cases.with_objects()
     pictures, lemmas, facts = of_cases(cases)
-    if not pictures:
-        raise LeftOut(f"no object word in {len(cases)} captions, so no risk to test")
     made_up = ~is_true(bench, pictures, lemmas)
-    predicted = fitted(facts)
+    predicted = fitted(facts, lemmas.tolist())
+    habits = [fitted.habits.get(lemma, fitted.usual) for lemma in lemmas.tolist()]
+    known = np.column_stack([facts, habits])
     sure = Bootstrap(pictures)
     found = calibration(predicted, made_up)
     half = np.zeros(len(predicted))
@@ -48,13 +53,14 @@ def risk(bench: Bench, cases: Cases) -> dict[str, Any]:
     return {
         "words": len(pictures),
         "made_up": int(made_up.sum()),
+        "notes": few_references(bench),
         "fitted_on": {name: value for name, value in fitted.about.items() if name != "cross_validated"},
         "cross_validated": fitted.about.get("cross_validated"),
         "auc": sure.auc(predicted, made_up).as_dict(),
         "ece": found.ece,
         "calibration": [list(each) for each in found.bins],
         "weights": dict(zip(fitted.facts, fitted.weights, strict=True)),
-        "alone": {name: _alone(sure, facts[:, i], made_up) for i, name in enumerate(FACTS)},
+        "alone": {name: _alone(sure, values, made_up) for name, values in zip(fitted.facts, known.T, strict=True)},
         "fitted": fitted.as_dict(),
         "checks": [
             checked("the risk is higher for made-up words", sure.auc_difference(predicted, half, made_up)),
@@ -88,8 +94,9 @@ def fit(bench: Bench) -> Risk:
             f"{bench.data.name} {split}: {int(made_up.sum())} made-up and {int((~made_up).sum())} true object words "
             f"are too few to fit a risk to; it takes {FEWEST} of each"
         )
-    best, measured = _chosen(facts, made_up, np.array(pictures))
-    mean, scale, weights, bias = _logistic(facts, made_up, best)
+    folds = np.unique(pictures, return_inverse=True)[1] % FOLDS
+    best, measured = _chosen(facts, lemmas, made_up, folds)
+    mean, scale, weights, bias, habits = _logistic(facts, lemmas, made_up, folds, best)
     about = {
         "data": bench.data.name,
         "split": split,
@@ -99,7 +106,10 @@ def fit(bench: Bench) -> Risk:
         "C": best,
         "cross_validated": measured,
     }
-    return Risk(FACTS, _rounded(mean), _rounded(scale), _rounded(weights), round(bias, 6), about)
+    usual = habits.pop("")
+    odds = {lemma: round(habits[lemma], 4) for lemma in sorted(habits)}
+    known = (*FACTS, HABIT)
+    return Risk(known, _rounded(mean), _rounded(scale), _rounded(weights), round(bias, 6), odds, round(usual, 4), about)
 
 
 def _rounded(values: np.ndarray) -> tuple[float, ...]:
@@ -123,28 +133,51 @@ def _told(bench: Bench) -> tuple[list[str], np.ndarray, np.ndarray]:
     return names, np.concatenate(lemmas), np.concatenate(facts)
 
 
-def _chosen(facts: np.ndarray, made_up: np.ndarray, pictures: np.ndarray) -> tuple[float, dict[str, float]]:
+def _chosen(
+    facts: np.ndarray, lemmas: np.ndarray, made_up: np.ndarray, folds: np.ndarray
+) -> tuple[float, dict[str, float]]:
     """The strength with the best log-likelihood on pictures it was not fitted to, and how well it does on them."""
-    folds = np.unique(pictures, return_inverse=True)[1] % FOLDS
     best, likeliest, found = STRENGTHS[0], -np.inf, np.zeros(len(made_up))
     for C in STRENGTHS:
         predicted = np.zeros(len(made_up))
         for fold in range(FOLDS):
             out = folds == fold
-            mean, scale, weights, bias = _logistic(facts[~out], made_up[~out], C)
-            predicted[out] = 1 / (1 + np.exp(-(bias + (facts[out] - mean) / scale @ weights)))
+            within = np.unique(folds[~out], return_inverse=True)[1]
+            mean, scale, weights, bias, habits = _logistic(facts[~out], lemmas[~out], made_up[~out], within, C)
+            known = (np.column_stack([facts[out], _of(habits, lemmas[out])]) - mean) / scale
+            predicted[out] = 1 / (1 + np.exp(-(bias + known @ weights)))
         likelihood = np.log(np.where(made_up, predicted, 1 - predicted).clip(1e-12)).mean()
         if likelihood > likeliest:
             best, likeliest, found = C, likelihood, predicted
     return best, {"auc": round(float(auc(found, made_up)), 4), "ece": round(calibration(found, made_up).ece, 4)}
 
 
-def _logistic(facts: np.ndarray, made_up: np.ndarray, C: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+def _logistic(
+    facts: np.ndarray, lemmas: np.ndarray, made_up: np.ndarray, folds: np.ndarray, C: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, dict[str, float]]:
+    """Means, scales, weights and bias, and the habits of things; those it learns from are of other folds."""
     try:
         from sklearn.linear_model import LogisticRegression
     except ImportError:
         raise UserError("fitting a risk needs scikit-learn: pip install 'saywhy[audit]'") from None
-    mean, scale = facts.mean(axis=0), facts.std(axis=0)
+    habit = np.zeros(len(made_up))
+    for fold in np.unique(folds):
+        here = folds == fold
+        habit[here] = _of(_habits(lemmas[~here], made_up[~here]), lemmas[here])
+    known = np.column_stack([facts, habit])
+    mean, scale = known.mean(axis=0), known.std(axis=0)
     scale = np.where(scale > 0, scale, 1)  # a fact that is always the same says nothing
-    found = LogisticRegression(C=C, max_iter=1000).fit((facts - mean) / scale, made_up)
-    return mean, scale, found.coef_[0], float(found.intercept_[0])
+    found = LogisticRegression(C=C, max_iter=1000).fit((known - mean) / scale, made_up)
+    return mean, scale, found.coef_[0], float(found.intercept_[0]), _habits(lemmas, made_up)
+
+
+def _habits(lemmas: np.ndarray, made_up: np.ndarray) -> dict[str, float]:
+    """Log odds of having been made up by thing, as if each had been met `PRIOR` times more; under "", of any thing."""
+    usual = (made_up.sum() + 1) / (len(made_up) + 2)
+    said, count = Counter(lemmas.tolist()), Counter(lemmas[made_up].tolist())
+    shares = {lemma: (count[lemma] + PRIOR * usual) / (n + PRIOR) for lemma, n in said.items()} | {"": usual}
+    return {lemma: float(np.log(share / (1 - share))) for lemma, share in shares.items()}
+
+
+def _of(habits: dict[str, float], lemmas: np.ndarray) -> np.ndarray:
+    return np.array([habits.get(lemma, habits[""]) for lemma in lemmas.tolist()])

@@ -13,6 +13,7 @@ from saywhy.audits.bench import Bench
 from saywhy.audits.cases import Cases
 from saywhy.audits.results import LeftOut, audits
 from saywhy.errors import UserError, closest
+from saywhy.explain.composites import DEFAULT, composite
 from saywhy.files import write_text
 from saywhy.training.machine import machine
 
@@ -67,8 +68,9 @@ def about(bench: Bench, cases: Cases) -> dict[str, Any]:
 
 
 def file_of(folder: Path, result: dict[str, Any]) -> Path:
-    """Where a result belongs."""
-    return folder / f"audit-{result['model']}-{result['audit']}.json"
+    """Where a result belongs: by its model and audit, and by the rules of LRP where these are not the usual ones."""
+    rules = "" if result["composite"] == str(composite(DEFAULT)) else f"-{result['composite']}"
+    return folder / f"audit-{result['model']}{rules}-{result['audit']}.json"
 
 
 def save(folder: Path, result: dict[str, Any]) -> Path:

@@ -14,3 +14,10 @@ def is_true(bench: Bench, pictures: Sequence[str], lemmas: Sequence[str] | np.nd
     said = bench.references
     found = [bench.objects.is_attested(str(lemma), said[name]) for name, lemma in zip(pictures, lemmas, strict=True)]
     return np.array(found, dtype=bool)
+
+
+def few_references(bench: Bench) -> list[str]:
+    """A line to be told where most pictures have one reference."""
+    if float(np.median([len(each) for each in bench.references.values()])) > 1:
+        return []
+    return ["one reference a picture: what its author left out counts as made up, so true words are among them"]

@@ -4,9 +4,10 @@ The LRP paper (https://arxiv.org/abs/2001.01037, section V-B1). For every word w
 that a method weighs most are taken out of what was said; the rest is read in its order, the picture stays, and the
 word's probability is looked at again. Object words and stop words are told apart.
 
-Grad-CAM, Guided Grad-CAM and guided backprop weigh words by the same gradients, and are one row. Attention looks at
-the picture alone and has no weights for words; here an earlier word counts as much as what was looked at for it
-resembles what is looked at now. `last` takes out the three words just before.
+Grad-CAM, Guided Grad-CAM and guided backprop weigh words by the sum of the same gradients, and are one row, `gradient`;
+`gradient-size` takes these sums without their sign. Attention looks at the picture alone and has no weights for words;
+here an earlier word counts as much as what was looked at for it resembles what is looked at now. `last` takes out the
+three words just before.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from saywhy.audits.bench import Bench, Seen
 from saywhy.audits.cases import Case, Cases
 from saywhy.audits.keeping import Arrays
 from saywhy.audits.picture_ablation import random_of
-from saywhy.audits.results import Check, audits, checks_of, estimates
+from saywhy.audits.results import Check, LeftOut, audits, checks_of, estimates
 from saywhy.audits.statistics import Bootstrap
 from saywhy.data.datasets import Picture
 from saywhy.data.stop_words import STOP_WORDS
 
 FIRST = 6  # words before the first that is looked at
 TAKEN = 3
-WEIGHED = {"lrp": "lrp", "gradient": "gradcam", "gradient-input": "gradient-input"}
+WEIGHED = {"lrp": "lrp", "gradient": "gradcam", "gradient-size": "gradcam", "gradient-input": "gradient-input"}
 RANKED = (*WEIGHED, "attention", "random", "last")
 KINDS = ("object", "stop")
 
@@ -37,11 +38,13 @@ def word_ablation(bench: Bench, cases: Cases) -> dict[str, Any]:
     """Take relevant words away, and look at the probability again."""
     kept = bench.kept("word-ablation", first=FIRST, taken=TAKEN)
     ablation = _Ablation(bench, cases)
-    pictures = bench.through(kept, ablation, "leaving words out", [each for each, case in cases if _places(case)])
+    long = [each for each, case in cases if _places(case)]
+    if not long:
+        raise LeftOut(f"no object word or stop word of {len(cases)} captions has {FIRST} words before it")
+    pictures = bench.through(kept, ablation, "leaving words out", long)
     found = [kept.load(bench.name_of(picture)) for picture in pictures]
     whose = np.array([picture.name for picture, each in zip(pictures, found, strict=True) for _ in each["kind"]])
-    kinds = np.concatenate([each["kind"] for each in found]) if found else np.zeros(0)
-    drops = np.concatenate([each["drops"] for each in found]) if found else np.zeros((0, len(RANKED)))
+    kinds, drops = (np.concatenate([each[name] for each in found]) for name in ("kind", "drops"))
     told: dict[str, Any] = {"first": FIRST, "taken": TAKEN, "checks": []}
     for number, kind in enumerate(KINDS):
         these = kinds == number
@@ -51,7 +54,7 @@ def word_ablation(bench: Bench, cases: Cases) -> dict[str, Any]:
         claims = [
             Check(f"{one} lowers the probability of {kind} words more than {other}", one, other)
             for one in WEIGHED
-            for other in ("random", "attention", "last")
+            for other in ("random", "attention")
         ]
         told["checks"] += checks_of(sure, claims, dict(zip(RANKED, drop.T, strict=True)))
     return told
@@ -96,6 +99,7 @@ def _taken(picture: Picture, case: Case) -> Iterator[list[set[int]]]:
     chance, looked = random_of(picture), case.alpha / np.linalg.norm(case.alpha, axis=1, keepdims=True)
     for place in _places(case):
         weights = {name: case.earlier[method][place, :place] for name, method in WEIGHED.items()}
+        weights["gradient-size"] = np.abs(weights["gradient-size"])
         weights["attention"] = looked[:place] @ looked[place]
         weights["random"] = chance.random(place)
         weights["last"] = np.arange(place)

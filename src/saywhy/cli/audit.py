@@ -24,6 +24,7 @@ from saywhy.cli.options import (
     examples,
 )
 from saywhy.cli.writable import refuse_unwritable
+from saywhy.errors import UserError
 
 RISK = "The risk that a word is made up"
 EPILOG = examples(
@@ -118,15 +119,19 @@ def audit(
         model, data, reader, images, split, pictures, boxes, objects, composite, regions, fit, batch, workers, device
     )
     bench = auditing.bench(asked, cache or out / "cache", faults)
+    if save_risk and bench.fitting is None:
+        raise UserError(
+            "--save-risk has nothing to save: the model has a risk, or the data no dev split; give --fit SPLIT"
+        )
     for result in auditing.run(names, bench):
         path = auditing.save(out, result)
-        if result["left_out"]:
-            complain(f"{result['audit']} is left out: {result['left_out']}")
+        for line in auditing.notes(result):
+            complain(line)
+        if save_risk and "fitted" in result:
+            complain(f"the risk is kept in {auditing.save_risk(result['fitted'], asked)}")
         if as_json:
             typer.echo(json.dumps(result, ensure_ascii=False))
         else:
             auditing.show(result, path)
-    if save_risk:
-        typer.echo(f"risk kept in {auditing.save_risk(bench, asked)}", err=as_json)
     auditing.write_pages(out)
     raise typer.Exit(faults.exit_code)

@@ -13,7 +13,6 @@ from rich.table import Table
 
 from saywhy.audits import running
 from saywhy.audits.bench import Bench
-from saywhy.audits.risk import fit
 from saywhy.cli.complain import Faults, complain
 from saywhy.cli.progress import stages
 from saywhy.data.datasets import Dataset, read
@@ -23,7 +22,7 @@ from saywhy.data.region_inputs import find_regions
 from saywhy.data.splits import split_name
 from saywhy.errors import UserError
 from saywhy.explain.composites import composite
-from saywhy.explain.risk import OBJECTS, RISK
+from saywhy.explain.risk import OBJECTS, RISK, Risk
 
 save = running.save
 
@@ -94,15 +93,13 @@ def run(names: Sequence[str], bench: Bench) -> Iterator[dict[str, Any]]:
         yield from running.run(names, bench)
 
 
-def save_risk(bench: Bench, asked: Asked) -> Path:
-    """Keep the fitted risk with the model; it was fitted just before, and its facts are in the cache."""
+def save_risk(fitted: dict[str, Any], asked: Asked) -> Path:
+    """Keep a fitted risk in the model's folder, with the table of object words it is of."""
     from saywhy.model import locate
 
-    if bench.fitting is None:
-        raise UserError("there is nothing to save: the model has a risk, and no --fit SPLIT asked for another")
     folder = locate(asked.model)
     try:
-        fit(bench.fitting).save(folder)
+        Risk.of(fitted).save(folder)
         if asked.objects is not None:
             shutil.copyfile(asked.objects, folder / OBJECTS)
     except OSError as error:
@@ -118,6 +115,12 @@ def write_pages(out: Path) -> None:
         audit_pages.write_pages(out, out)
     except UserError as error:
         complain(error)
+
+
+def notes(result: dict[str, Any]) -> list[str]:
+    """What should be said beside the numbers."""
+    left_out = [f"is left out: {result['left_out']}"] if result["left_out"] else []
+    return [f"{result['audit']}: {line}" for line in (*left_out, *result.get("notes", ()))]
 
 
 def show(result: dict[str, Any], path: Path) -> None:

@@ -2,9 +2,10 @@
 
     risk = σ(b + Σ_i w_i (f_i − mean_i) / scale_i)
 
-The facts f of a word cost one pass through the decoder and none through the encoder. `saywhy audit risk` fits the
-weights, on captions whose references say which words were made up, and `risk.json` in the model's folder keeps them,
-with `objects.txt` beside it where the table of object words is not the usual one.
+The facts f of a word cost one pass through the decoder and none through the encoder; the last is how often its thing
+was made up where the risk was fitted, as log odds. `saywhy audit risk` fits the weights, on captions whose references
+say which words were made up. `risk.json` in the model's folder keeps them, with `objects.txt` beside it where the table
+of object words is not the usual one.
 Only object words (`data.objects`) have a risk: whether "in" is made up, no reference can tell.
 """
 
@@ -44,6 +45,7 @@ FACTS = (
     "beta",  # the gate; 0 where there is none
     "position",  # words before it, at most 15
 )
+HABIT = "habit"  # how often the thing was made up before, as log odds: the one fact that a risk itself knows
 LEAST = 1e-6  # added to probabilities before a logarithm
 
 
@@ -153,11 +155,13 @@ class Risk:
     """The weights, and what they were fitted on.
 
     Attributes:
-        facts: the names of the facts.
+        facts: the names of the facts, `HABIT` the last.
         mean: of each fact.
         scale: of each fact.
         weights: of each fact, once it is centred and scaled.
         bias: b.
+        habits: log odds of having been made up, by thing.
+        usual: the log odds of things that were not met.
         about: where it comes from: data, split, words, how well it did.
     """
 
@@ -166,23 +170,31 @@ class Risk:
     scale: tuple[float, ...]
     weights: tuple[float, ...]
     bias: float
+    habits: dict[str, float]
+    usual: float
     about: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if unknown := [name for name in self.facts if name not in FACTS]:
-            raise ValueError(f"no fact is called {unknown[0]!r}")
+        if self.facts != (*FACTS, HABIT):
+            raise ValueError(f"its facts are not {', '.join((*FACTS, HABIT))}")
         if not len(self.facts) == len(self.mean) == len(self.scale) == len(self.weights):
             raise ValueError("facts, mean, scale and weights are not of one length")
 
-    def __call__(self, told: np.ndarray) -> np.ndarray:
-        """The risk of words with facts (…, F), (…); NaN where there are none."""
-        columns = [FACTS.index(name) for name in self.facts]
-        scaled = (told[..., columns] - np.array(self.mean)) / np.array(self.scale)
+    def __call__(self, told: np.ndarray, lemmas: Sequence[str | None]) -> np.ndarray:
+        """The risk of N words with facts (N, F) and what they name, (N,); NaN for words that name no thing."""
+        habit = [self.usual if lemma is None else self.habits.get(lemma, self.usual) for lemma in lemmas]
+        known = np.column_stack([told, habit])
+        scaled = (known - np.array(self.mean)) / np.array(self.scale)
         return 1 / (1 + np.exp(-(self.bias + scaled @ np.array(self.weights))))
 
     def as_dict(self) -> dict[str, Any]:
         """The contents of risk.json."""
         return asdict(self)
+
+    @classmethod
+    def of(cls, told: dict[str, Any]) -> Risk:
+        """What `as_dict` made of it."""
+        return cls(**{**told, **{name: tuple(told[name]) for name in ("facts", "mean", "scale", "weights")}})
 
     def save(self, folder: str | Path) -> None:
         """Write it into a model's folder."""
@@ -193,9 +205,7 @@ class Risk:
         """What a model's folder has of it, None where it has nothing."""
         path = Path(folder) / RISK
         try:
-            told = json.loads(path.read_text(encoding="utf-8"))
-            lists = {name: tuple(told[name]) for name in ("facts", "mean", "scale", "weights")}
-            return cls(**lists, bias=float(told["bias"]), about=told["about"])
+            return cls.of(json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -216,8 +226,6 @@ class Risks:
     ) -> list[list[float | None]]:
         """Of each picture, the risk of its words; None for those that name no thing."""
         lemmas = [self.names.asked_about(each) for each in asked]
-        found = self.risk(facts(captioner, evidence, question, lemmas, self.names))  # (B, K)
-        return [
-            [None if lemma is None else float(value) for lemma, value in zip(of_row, row, strict=False)]
-            for of_row, row in zip(lemmas, found, strict=True)
-        ]
+        told = facts(captioner, evidence, question, lemmas, self.names)  # (B, K, F)
+        found = [self.risk(row[: len(of_row)], of_row) for row, of_row in zip(told, lemmas, strict=True)]
+        return [[None if np.isnan(value) else float(value) for value in of_row] for of_row in found]

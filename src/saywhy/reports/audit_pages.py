@@ -34,7 +34,7 @@ ABOUT = {
         "whose thing the new caption no longer names; *mean drop of p* is the word's probability before less that "
         "after, in its place and after the same words; *dropped* is the share of words whose probability fell. Higher "
         "is better in all three. *Random* masks as many patches anywhere.\n\n"
-        "The curves are of one object word a picture: its probability, divided by that in the whole picture, while "
+        "The curves are of one object word a picture: its probability while "
         "patches are masked, the most relevant first (deletion: a small area is better), or shown in that order in a "
         "picture that is all mask (insertion: a large area is better)."
     ),
@@ -43,7 +43,8 @@ ABOUT = {
         "the picture stays, and the model reads the rest and is asked for the word again. *Mean drop of p* is the "
         "word's probability before less that after; *dropped* is the share of words whose probability fell. Higher is "
         "better in both.\n\n"
-        "*Gradient* stands for Grad-CAM, Guided Grad-CAM and guided backprop, which weigh earlier words alike. "
+        "*Gradient* stands for Grad-CAM, Guided Grad-CAM and guided backprop, which weigh earlier words by the "
+        "sum of their gradients; *unsigned* is the size of that sum. "
         "*Attention* weighs an earlier word by how much what was looked at for it resembles what is looked at now. "
         "*Last three words* takes out the three just before, *random* any three."
     ),

@@ -27,6 +27,7 @@ COLOURS = {
     "guided-backprop": "#009E73",
     "gradient-input": "#CC79A7",
     "gradient": "#0072B2",  # which stands for Grad-CAM
+    "gradient-size": "#7FB8DA",
     "attention": "#E69F00",
     "last": "#F0E442",
     "random": "#999999",
@@ -273,7 +274,7 @@ def _draw_curves(body: dict[str, Any]) -> Any:
         panel.set_xlim(0, 1)
         panel.set_ylim(bottom=0)
         panel.legend(title="area, best first", **BESIDE)
-    axes[0].set_ylabel(f"p by that in the whole picture ({curves['words']:,} words)")
+    axes[0].set_ylabel(f"probability of the word ({curves['words']:,} words)")
     return figure
 
 

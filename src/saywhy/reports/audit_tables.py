@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from saywhy.errors import UserError
+from saywhy.explain.composites import DEFAULT
 from saywhy.reports.heat import LOOKS
 from saywhy.reports.markdown import MISSING, number, table
 
@@ -18,12 +19,13 @@ Estimate = Mapping[str, Any]
 NAMES = {
     **{method: look.name for method, look in LOOKS.items()},
     "gradient": "Gradient",
+    "gradient-size": "Gradient, unsigned",
     "last": "Last three words",
     "random": "Random",
     "uniform": "Uniform",
 }
 ORDER = (
-    *("lrp", "gradcam", "guided-gradcam", "guided-backprop", "gradient-input", "gradient"),
+    *("lrp", "gradcam", "guided-gradcam", "guided-backprop", "gradient-input", "gradient", "gradient-size"),
     *("attention", "last", "random", "uniform"),
 )
 STATISTICS = ("quantile 5 %", "quantile 50 %", "max", "mean")
@@ -56,8 +58,9 @@ class Audit:
 
     @property
     def model(self) -> str:
-        """The model's name."""
-        return self.body["model"]
+        """The model's name, with the rules of LRP where these are not the usual ones."""
+        rules = self.body.get("composite", DEFAULT)
+        return self.body["model"] if rules == DEFAULT else f"{self.body['model']}, {rules} rules"
 
     @property
     def left_out(self) -> str | None:

@@ -30,6 +30,9 @@ LARGE = 16_000
 GATE = """<dt>Gate β</dt>
     <dd>The model’s own gate at this word, as its paper defines it: soft attention and MH-FC let the picture in by it,
       in Ada-LSTM it is the share of what was said before.</dd>"""
+RISK = """<dt>Chance that it is made up</dt>
+    <dd>Of object words that looked like this one where the risk was fitted, so many were in no reference of their
+      picture. Only words for things have it.</dd>"""
 
 
 def explanation_page(explanation: Explanation) -> str:
@@ -47,6 +50,7 @@ def explanation_page(explanation: Explanation) -> str:
         "methods": _methods(explanation),
         "table": _table(explanation),
         "gate": GATE if any(word.beta is not None for word in explanation.words) else "",
+        "risk": RISK if any(word.risk is not None for word in explanation.words) else "",
         "about": _about(explanation),
         "told": json.dumps(_told(explanation), ensure_ascii=False).replace("<", r"\u003c"),
     }
