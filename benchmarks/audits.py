@@ -83,15 +83,16 @@ def main() -> None:
     parser.add_argument("--model")
     parser.add_argument("--pictures", type=int, default=100)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--batch", type=int)
     parser.add_argument("--limit", type=float, help="seconds that the first run may take")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as cache:
         asked = auditing.Asked(
             options.model, options.data, None, None, "test", options.pictures, None, None, "epsilon-plus", None, None,
-            None, None, options.device,
+            options.batch, None, options.device,
         )  # fmt: skip
-        bench = auditing.bench(asked, Path(cache), Faults())
+        bench = auditing.bench(running.AUDITS, asked, Path(cache), Faults())
         bench.fitting = None
         clock, seconds = Clock(bench.device), {}
         began = time.monotonic()

@@ -54,8 +54,14 @@ class _Opened:
 class Model:
     """A captioner with its vocabulary, preprocessing and usual way of decoding."""
 
-    def __init__(self, saved: SavedModel, risk: Risk | None = None, objects: ObjectWords | None = None) -> None:
-        self.risk = risk
+    def __init__(
+        self,
+        saved: SavedModel,
+        risk: Risk | None = None,
+        objects: ObjectWords | None = None,
+        why_no_risk: UserError | None = None,
+    ) -> None:
+        self.risk, self._why_no_risk = risk, why_no_risk
         self.objects = objects or ObjectWords.read()
         self.name = saved.name
         self.captioner = saved.captioner
@@ -270,6 +276,8 @@ class Model:
 
     def risks(self) -> Risks:
         """What tells how likely words are made up; a `UserError` where the model has no such thing."""
+        if self._why_no_risk is not None:
+            raise self._why_no_risk
         if self.risk is None:
             raise UserError(f"model {self.name} has no {RISK}: `saywhy audit risk --save-risk` fits one to captions")
         return Risks(self.risk, Names(self.vocabulary, self.objects))
@@ -310,9 +318,12 @@ def load(model: str | Path | None = None, device: str | torch.device | None = No
     True
     """
     folder = locate(model)
+    saved = load_saved(folder, choose_device(device))
     objects = folder / OBJECTS
-    table = ObjectWords.read(objects if objects.is_file() else None)
-    return Model(load_saved(folder, choose_device(device)), Risk.read(folder), table)
+    try:
+        return Model(saved, Risk.read(folder), ObjectWords.read(objects if objects.is_file() else None))
+    except UserError as error:  # it still says what it sees
+        return Model(saved, why_no_risk=error)
 
 
 def locate(model: str | Path | None) -> Path:

@@ -137,7 +137,7 @@ def sanity() -> dict[str, Any]:
     ]
     agreement = {one: {other: 1 - 6 * abs(GOOD[one] - GOOD[other]) for other in METHODS[:-1]} for one in METHODS[:-1]}
     named = {"constant_shift": each(0.5, 0.8), "moved": each(0.4, 0.7), "two_words": each(1.0, 0.3)}
-    return {"pictures": 200, "words": 400, "randomised": randomised, **named, "agreement": agreement}
+    return {"altered": {"pictures": 200, "words": 400}, "randomised": randomised, **named, "agreement": agreement}
 
 
 def audit(name: str, model: str, **more: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -31,9 +32,12 @@ from saywhy.encoders.annotations import Annotations
 from saywhy.errors import UserError
 from saywhy.explain.composites import DEFAULT, Composite, composite
 from saywhy.explain.explaining import ON_CPU, ON_GPU
+from saywhy.explain.methods import METHODS
 from saywhy.explain.risk import Names
 from saywhy.model import Model
 
+VERSION = 1
+"""Of what is kept: another one finds nothing of this."""
 AT_ONCE = {"cpu": 16, "cuda": 256}
 """Pictures, or captions, that go through the model at once; more are slower on a CPU, whose caches they overflow."""
 Progress = Callable[[str, int, int], None]
@@ -68,10 +72,11 @@ class Bench:
         phrases: noun phrases with boxes, where the data has some.
         regions: what a model of regions looks at.
         rules: of LRP.
-        batch: pictures at a time; by itself one on a CPU and 32 on a GPU.
+        batch: pictures at a time; by itself one on a CPU and eight on a GPU.
         workers: processes that read pictures.
         progress: told how far an audit is.
         on_broken: told of each picture that cannot be read, once.
+        of: how many pictures the split has, where `data` are some of them.
         fitting: the pictures that a risk is to be fitted on; without them the model's own is used.
     """
 
@@ -87,12 +92,18 @@ class Bench:
     progress: Progress = silent
     on_broken: Callable[[str], None] = lambda line: None
     fitting: Bench | None = None
+    of: int | None = None
     broken: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         if self.regions is not None and self.regions.are_features:
             raise UserError(
                 f"model {self.model.name} looks at given features, not at pixels: there is nothing an audit could mask"
+            )
+        decoding = self.model.decoding
+        if decoding.method == "sample" or decoding.attend == "sampled":
+            raise UserError(
+                f"model {self.model.name} draws its words or places at random: audits need one that does not"
             )
         wordless = [picture.name for picture in self.data.pictures if not picture.captions]
         if wordless:
@@ -139,14 +150,14 @@ class Bench:
         return {
             "model": digest(self.model),
             "decoding": str(self.model.decoding),
-            "rules": str(self.rules),
+            "rules": repr(self.rules),
             "objects": self.objects.key,
             "regions": self.regions.describe() if self.regions else None,
         }
 
     def kept(self, stage: str, **more: Any) -> Kept:
         """What is kept of a stage; `more` is what it depends on beside the model."""
-        return Kept(self.cache, stage, {**self.key, **more})
+        return Kept(self.cache, stage, {**self.key, "version": VERSION, "methods": METHODS, **more})
 
     def through(
         self,
@@ -163,7 +174,7 @@ class Bench:
         done = len(every) - len(missing)
         self.progress(what, done, len(every))
         for seen in self._seen(missing):
-            with torch.inference_mode(False), self.captioner.attending(self.model.decoding.attend):
+            with torch.inference_mode(False), self.captioner.attending(self.model.decoding.attend), _enough_memory():
                 for picture, arrays in zip(seen.pictures, compute(seen), strict=True):
                     kept.save(names[picture.name], arrays)
             done += len(seen)
@@ -180,7 +191,7 @@ class Bench:
     def _seen(self, pictures: Sequence[Picture]) -> Iterator[Seen]:
         if not pictures:
             return
-        size = self.batch or (1 if self.device.type == "cpu" else 32)
+        size = self.batch or (1 if self.device.type == "cpu" else 8)
         names, paths = [each.name for each in pictures], [Path(each.path) for each in pictures]
         frame = self.model.preprocessing
         files = PictureFiles(paths, (3, frame.size, frame.size), frame, frame.at_least)
@@ -243,10 +254,21 @@ class Bench:
         return log_p.gather(-1, wanted[:, None])[:, 0].exp().cpu().numpy()
 
 
+@contextmanager
+def _enough_memory() -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise UserError(
+            "the GPU's memory is too small for so many pictures at a time: give a smaller --batch"
+        ) from None
+
+
 def digest(model: Model) -> str:
     """A hash of all that makes a model say what it says."""
     found = hashlib.blake2b(digest_size=16)
-    about = [model.captioner.name, asdict(model.captioner.settings), asdict(model.preprocessing)]
+    parts = (model.captioner.settings, model.captioner.encoder.settings, model.preprocessing)
+    about = [model.captioner.name, *map(asdict, parts)]
     found.update(json.dumps([*about, model.vocabulary.words], sort_keys=True, default=str).encode())
     for name, values in sorted(model.captioner.state_dict().items()):
         found.update(name.encode())

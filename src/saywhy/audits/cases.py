@@ -15,9 +15,7 @@ from saywhy.data.datasets import Picture
 from saywhy.explain.asking import Asked, question
 from saywhy.explain.maps import enlarged, in_boxes
 from saywhy.explain.methods import METHODS, Evidence, explain
-from saywhy.explain.risk import entropy, facts
-
-VERSION = 1  # of what is kept
+from saywhy.explain.risk import FACTS, entropy, facts
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,8 @@ class Case:
         facts: what the risk is told of each object word, (J, F).
         alpha: what was looked at while saying each word, (K, L), the mean of the heads.
         earlier: by method, the weight of each word (column) for each word (row), (K, K); zero from the diagonal on.
-        maps: by method, of each object word over the encoder's square, (J, S, S); none where they were not read.
+        maps: by method, of each object word over the encoder's square, (J, S, S); none where they were not read. Those
+            over places are kept as such, and enlarged when they are read.
     """
 
     words: np.ndarray
@@ -51,13 +50,16 @@ class Case:
     maps: dict[str, np.ndarray]
 
     def arrays(self) -> Arrays:
-        """As it is kept: maps in half precision, each by its own scale."""
+        """As it is kept: maps over pixels in half precision, each by its own scale; those over places as they are."""
         plain = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("earlier", "maps")}
         found = plain | {f"earlier {method}": values.astype(np.float32) for method, values in self.earlier.items()}
+        side = self.maps["lrp"].shape[-1]
         for method, maps in self.maps.items():
-            scale = np.abs(maps).max(axis=(1, 2), initial=0)
-            found[f"scale {method}"] = scale
-            found[f"map {method}"] = (maps / np.where(scale > 0, scale, 1)[:, None, None]).astype(np.float16)
+            if maps.shape[-1] == side:
+                scale = np.abs(maps).max(axis=(1, 2), initial=0)
+                found[f"scale {method}"] = scale
+                maps = (maps / np.where(scale > 0, scale, 1)[:, None, None]).astype(np.float16)
+            found[f"map {method}"] = maps
         return found
 
     @classmethod
@@ -65,11 +67,13 @@ class Case:
         """What `arrays` made of it."""
         plain = {name: values for name, values in arrays.items() if " " not in name}
         earlier = {name.split(" ")[1]: values for name, values in arrays.items() if name.startswith("earlier ")}
-        maps = {
-            method: arrays[f"map {method}"].astype(np.float32) * arrays[f"scale {method}"][:, None, None]
-            for method in METHODS
-            if f"map {method}" in arrays
-        }
+        kept = {method: arrays[f"map {method}"] for method in METHODS if f"map {method}" in arrays}
+        maps = {}
+        for method, values in kept.items():
+            if f"scale {method}" in arrays:
+                maps[method] = values.astype(np.float32) * arrays[f"scale {method}"][:, None, None]
+            else:
+                maps[method] = enlarged(values, kept["lrp"].shape[-1], smooth=method == "attention")
         return cls(earlier=earlier, maps=maps, **plain)
 
 
@@ -81,7 +85,7 @@ class Cases:
 
     def __init__(self, bench: Bench, pictures: Sequence[Picture] | None = None) -> None:
         self.bench = bench
-        self.kept = bench.kept("cases", version=VERSION)
+        self.kept = bench.kept("cases", facts=FACTS)
         self.pictures = bench.through(self.kept, self._hear, "explaining", pictures)
 
     def __len__(self) -> int:
@@ -113,7 +117,7 @@ class Cases:
             yield _case(each, of_row).arrays()
 
     def _maps(self, seen: Seen, heard: Sequence[Heard]) -> dict[str, list[np.ndarray]]:
-        """By method and picture, the maps of its object words over the encoder's square, (J, S, S)."""
+        """By method and picture, the maps of its object words over the encoder's square, or its places, (J, S, S)."""
         bench, S = self.bench, self.bench.side
         found = {method: [np.zeros((0, S, S), np.float32)] * len(seen) for method in METHODS}
         rows = [row for row, each in enumerate(heard) if each.objects]
@@ -124,9 +128,11 @@ class Cases:
         boxes = None if seen.boxes is None else seen.boxes[rows]
         told = explain(bench.captioner, seen.pixels[rows], boxes, wanted, METHODS, bench.rules, bench.chunk)
         for method in METHODS:
-            squares = squared(told, method, S)
+            maps = of_method(told, method)
+            grid = told.annotations.grid
+            maps = maps.reshape(*maps.shape[:2], *grid) if maps.ndim == 3 and grid else on_square(maps, method, told, S)
             for place, row in enumerate(rows):
-                found[method][row] = squares[: len(heard[row].objects), place]
+                found[method][row] = maps[: len(heard[row].objects), place]
         return found
 
 
@@ -156,13 +162,13 @@ class Heard:
         return self.every_fact[self.objects]
 
 
-def hear(bench: Bench, seen: Seen) -> Iterator[Heard]:
+def hear(bench: Bench, seen: Seen, methods: Sequence[str] = METHODS) -> Iterator[Heard]:
     """Caption pictures, and explain every word as far as annotations."""
     captions = bench.captions(bench.encode(seen))
     lemmas = [bench.names.lemmas(words) for words in captions]
     asked = [about(words, range(len(words))) for words in captions]
     wanted = question(asked, bench.model.vocabulary, None, bench.device)
-    told = explain(bench.captioner, seen.pixels, seen.boxes, wanted, METHODS, bench.rules, bench.chunk, to_pixels=False)
+    told = explain(bench.captioner, seen.pixels, seen.boxes, wanted, methods, bench.rules, bench.chunk, to_pixels=False)
     found = facts(bench.captioner, told, wanted, lemmas, bench.names)
     for row, words in enumerate(captions):
         yield Heard(words, lemmas[row], told, row, found[row])
@@ -173,12 +179,15 @@ def about(words: Sequence[str], places: Sequence[int]) -> Asked:
     return Asked(tuple(words), tuple(places), tuple(words[place] for place in places))
 
 
-def squared(told: Evidence, method: str, side: int) -> np.ndarray:
-    """A method's maps over the encoder's square, (K, B, S, S); of heads of attention, the mean."""
+def of_method(told: Evidence, method: str) -> np.ndarray:
+    """A method's maps, (K, B, S, S) or over places (K, B, L); of heads of attention, the mean."""
     values = told.maps[method].detach().float().cpu().numpy()
-    if method == "attention" and told.alpha.ndim == 4:
-        values = values.mean(axis=2)
-    return on_square(values, method, told, side)
+    return values.mean(axis=2) if method == "attention" and told.alpha.ndim == 4 else values
+
+
+def squared(told: Evidence, method: str, side: int) -> np.ndarray:
+    """A method's maps over the encoder's square, (K, B, S, S)."""
+    return on_square(of_method(told, method), method, told, side)
 
 
 def on_square(values: np.ndarray, method: str, told: Evidence, side: int) -> np.ndarray:
@@ -210,6 +219,6 @@ def _case(heard: Heard, maps: dict[str, np.ndarray]) -> Case:
         share=told.relevances.picture_share()[:K, row].numpy(),
         facts=heard.facts,
         alpha=alpha,
-        earlier={method: np.pad(each, ((0, 0), (0, K - each.shape[1]))) * before for method, each in weights.items()},
+        earlier={method: each * before for method, each in weights.items()},
         maps=maps,
     )

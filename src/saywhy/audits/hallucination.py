@@ -16,7 +16,7 @@ import numpy as np
 
 from saywhy.audits.bench import Bench
 from saywhy.audits.cases import Case, Cases
-from saywhy.audits.results import audits, checked
+from saywhy.audits.results import LeftOut, audits, checked
 from saywhy.audits.statistics import Bootstrap
 from saywhy.audits.truth import few_references, is_true
 from saywhy.explain.methods import METHODS
@@ -53,6 +53,7 @@ def gather(bench: Bench, cases: Cases) -> Words:
     lemmas = np.concatenate([case.lemmas for _, case in found])
     true = is_true(bench, pictures, lemmas)
     others = {name: np.concatenate([of(case) for _, case in found]) for name, of in _others(bench).items()}
+    others = {name: values for name, values in others.items() if not np.isnan(values).all()}  # not all have a gate
     statistics = np.concatenate([statistics_of(cases.of(picture)) for picture, _ in found])
     return Words(pictures, lemmas, true, others, statistics)
 
@@ -84,6 +85,9 @@ def statistics_of(case: Case) -> np.ndarray:
 def hallucination(bench: Bench, cases: Cases) -> dict[str, Any]:
     """Tell made-up words from true ones by one statistic at a time."""
     words = gather(bench, cases)
+    if words.true.all() or not words.true.any():
+        kind = "true" if words.true.all() else "made up"
+        raise LeftOut(f"all {len(words.true)} object words are {kind}: there is nothing to tell apart")
     said_by_people = (words for each in bench.references.values() for words in each)
     named = Counter(mention.lemma for words in said_by_people for mention in bench.objects.mentions(words))
     frequent = [lemma for lemma, _ in named.most_common(FREQUENT)]

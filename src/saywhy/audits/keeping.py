@@ -1,7 +1,7 @@
 """What an audit has found out of a picture, kept on disk: an interrupted audit goes on, and the next one starts there.
 
 One `.npz` a picture and stage, in a folder named after all that its numbers depend on. Files appear whole or not at
-all; one that cannot be read is made again.
+all. One that was cut short is made again; one damaged in its middle is found out when it is read, and deleted.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Kept:
             with np.load(path, allow_pickle=False) as held:
                 return {key: held[key] for key in held if but is None or not key.startswith(but)}
         except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise UserError(f"{path}: damaged ({error}); delete it and run the audit again") from None
+            path.unlink(missing_ok=True)
+            raise UserError(f"{path}: was damaged ({error}) and is deleted; run the audit again") from None
 
     def save(self, name: str, arrays: Arrays) -> None:
         """Keep the arrays of a picture."""

@@ -99,7 +99,8 @@ def located(maps: np.ndarray, mask: np.ndarray) -> np.ndarray:
     flat = np.ptp(maps, axis=(1, 2)) == 0
     up, down = points(maps, mask).astype(float), points(-maps, mask).astype(float)
     up[np.isnan(inside.positive)], down[np.isnan(inside.negative)] = np.nan, np.nan
-    up[flat & ~np.isnan(up)] = mask.mean()
+    for found in (up, down):
+        found[flat & ~np.isnan(found)] = mask.mean()
     return np.stack([inside.positive, inside.negative, up, down], axis=-1)
 
 

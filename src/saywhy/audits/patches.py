@@ -38,13 +38,13 @@ def masked(pixels: Tensor, chosen: Tensor) -> Tensor:
     return torch.where(masks(chosen.to(pixels.device), pixels.shape[-1])[:, None], mean, pixels)
 
 
-def highest(values: np.ndarray, count: int) -> np.ndarray:
-    """Which of values (…, N) are the `count` highest, (…, N) bool; of equal ones the first.
+def highest(values: np.ndarray, count: int, chance: np.ndarray) -> np.ndarray:
+    """Which of values (…, N) are the `count` highest, (…, N) bool; of equal ones those of the higher `chance`, (…, N).
 
-    >>> highest(np.array([1, 3, 3, 3]), 2).tolist()
-    [False, True, True, False]
+    >>> highest(np.array([1, 3, 3, 3]), 2, np.array([0.9, 0.1, 0.2, 0.3])).tolist()
+    [False, False, True, True]
     """
-    order = np.argsort(-values, axis=-1, kind="stable")[..., :count]
+    order = np.lexsort((-np.broadcast_to(chance, values.shape), -values), axis=-1)[..., :count]
     chosen = np.zeros(values.shape, bool)
     np.put_along_axis(chosen, order, True, axis=-1)
     return chosen

@@ -22,7 +22,7 @@ import torch
 from saywhy.audits.bench import Bench, Seen
 from saywhy.audits.cases import Case, Cases
 from saywhy.audits.keeping import Arrays
-from saywhy.audits.patches import PATCH, highest, masked, patch_sums
+from saywhy.audits.patches import MEAN, PATCH, highest, masked, patch_sums
 from saywhy.audits.results import Check, audits, checks_of, estimates
 from saywhy.audits.statistics import Bootstrap
 from saywhy.data.datasets import Picture
@@ -39,7 +39,7 @@ BETWEEN = FRACTIONS[1:-1]
 def picture_ablation(bench: Bench, cases: Cases) -> dict[str, Any]:
     """Mask what is relevant, and caption again."""
     ablation = _Ablation(bench, cases)
-    kept = bench.kept("picture-ablation", patches=PATCHES, patch=PATCH, fractions=FRACTIONS)
+    kept = bench.kept("picture-ablation", patches=PATCHES, patch=PATCH, mean=MEAN, fractions=FRACTIONS, ranked=RANKED)
     pictures = bench.through(kept, ablation, "masking", cases.with_objects())
     found = [kept.load(bench.name_of(picture)) for picture in pictures]
     return {"patches": PATCHES, "patch": PATCH, **_words(pictures, found), "curves": _curves(pictures, found)}
@@ -68,7 +68,7 @@ class _Ablation:
         self, seen: Seen, cases: Sequence[Case], ranks: Sequence[np.ndarray]
     ) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Of each picture, word and method: whether the word has vanished, and its probability, (J, M) each."""
-        chosen = [highest(each, PATCHES).reshape(-1, each.shape[-1]) for each in ranks]
+        chosen = [highest(each, PATCHES, each[:, -1:]).reshape(-1, each.shape[-1]) for each in ranks]
         asked = [(row, j) for row, case in enumerate(cases) for j in range(len(case.objects)) for _ in RANKED]
         annotations = self._encode(seen, asked, np.concatenate(chosen))
         after = self._probabilities(annotations, cases, asked)
@@ -85,7 +85,8 @@ class _Ablation:
         drawn = [int(random_of(picture).integers(len(each))) for picture, each in pairs]
         values = np.stack([each[j] for each, j in zip(ranks, drawn, strict=True)])  # (B, M, P)
         B, P = len(cases), values.shape[-1]
-        first = np.stack([highest(values, round(share * P)) for share in BETWEEN], axis=2).reshape(B, -1, P)
+        chance = values[:, -1:]
+        first = np.stack([highest(values, round(share * P), chance) for share in BETWEEN], axis=2).reshape(B, -1, P)
         none, every = (np.full((B, 1, P), value) for value in (False, True))
         chosen = np.concatenate([first, ~first, none, every], axis=1)  # (B, 2 · M · shares + 2, P)
         asked = [(row, j) for row, j in enumerate(drawn) for _ in range(chosen.shape[1])]
@@ -111,7 +112,7 @@ class _Ablation:
 
 
 def relevances(picture: Picture, case: Case) -> np.ndarray:
-    """What each method, and chance, says of the patches, (J, M, P)."""
+    """What each method, and at last chance, says of the patches, (J, M, P); of equal patches chance decides."""
     sums = np.stack([patch_sums(case.maps[method]) for method in METHODS], axis=1)
     chance = random_of(picture).random((len(sums), 1, sums.shape[-1]))
     return np.concatenate([sums, chance], axis=1)

@@ -40,6 +40,7 @@ def risk(bench: Bench, cases: Cases) -> dict[str, Any]:
             f"model {bench.model.name} has no risk.json, and the data no split it could be fitted on: "
             "give --fit SPLIT, another than the one that is audited"
         )
+    _refuse_unfit(fitted, bench)
     cases.with_objects()
     pictures, lemmas, facts = of_cases(cases)
     made_up = ~is_true(bench, pictures, lemmas)
@@ -67,6 +68,17 @@ def risk(bench: Bench, cases: Cases) -> dict[str, Any]:
             checked("the risk tells better than the probability", sure.auc_difference(predicted, log_p, made_up)),
         ],
     }
+
+
+def _refuse_unfit(fitted: Risk, bench: Bench) -> None:
+    """A `LeftOut` where the risk was fitted on the very split that is audited, or with another table of words."""
+    data, split = bench.data.name, bench.data.pictures[0].split
+    if (fitted.about.get("data"), fitted.about.get("split")) == (data, split):
+        raise LeftOut(
+            f"the risk of model {bench.model.name} was fitted on {data} {split}: give another --split or --fit"
+        )
+    if fitted.about.get("objects") != bench.objects.key:
+        raise LeftOut(f"the risk of model {bench.model.name} was fitted with another table of object words: give --fit")
 
 
 def _alone(sure: Bootstrap, values: np.ndarray, made_up: np.ndarray) -> dict[str, Any]:
@@ -104,6 +116,7 @@ def fit(bench: Bench) -> Risk:
         "words": len(pictures),
         "made_up": int(made_up.sum()),
         "C": best,
+        "objects": bench.objects.key,
         "cross_validated": measured,
     }
     usual = habits.pop("")
@@ -120,7 +133,7 @@ def _told(bench: Bench) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Whose object words, what they name and their facts, without a look at pixels."""
 
     def compute(seen: Seen) -> Iterator[Arrays]:
-        for heard in hear(bench, seen):
+        for heard in hear(bench, seen, ("lrp",)):
             yield {"lemmas": heard.named, "facts": heard.facts}
 
     kept = bench.kept("facts", facts=FACTS)
@@ -160,6 +173,8 @@ def _logistic(
         from sklearn.linear_model import LogisticRegression
     except ImportError:
         raise UserError("fitting a risk needs scikit-learn: pip install 'saywhy[audit]'") from None
+    if made_up.all() or not made_up.any():
+        raise LeftOut("made-up words, or true ones, stand in too few pictures to fit a risk to")
     habit = np.zeros(len(made_up))
     for fold in np.unique(folds):
         here = folds == fold

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from saywhy.audits import hallucination, localisation, picture_ablation, risk, sanity, word_ablation
-from saywhy.audits.bench import Bench
+from saywhy.audits.bench import Bench, digest
 from saywhy.audits.cases import Cases
 from saywhy.audits.results import LeftOut, audits
+from saywhy.data.datasets import digest as data_digest
 from saywhy.errors import UserError, closest
 from saywhy.explain.composites import DEFAULT, composite
 from saywhy.files import write_text
@@ -58,23 +60,32 @@ def about(bench: Bench, cases: Cases) -> dict[str, Any]:
         "data": bench.data.name,
         "split": "+".join(sorted(split)),
         "pictures": len(cases),
+        "of": bench.of or len(bench.data),
         "broken": len(bench.broken),
         "caption_words": sum(len(case.words) for _, case in cases),
         "decoding": str(bench.model.decoding),
         "composite": str(bench.rules),
         "objects": bench.objects.key,
+        "digests": {"model": digest(bench.model), "data": data_digest(bench.data)},
         **machine(bench.device),
     }
 
 
 def file_of(folder: Path, result: dict[str, Any]) -> Path:
-    """Where a result belongs: by its model and audit, and by the rules of LRP where these are not the usual ones."""
-    rules = "" if result["composite"] == str(composite(DEFAULT)) else f"-{result['composite']}"
-    return folder / f"audit-{result['model']}{rules}-{result['audit']}.json"
+    """Where a result belongs: by its model and audit, and by rules, split and number of pictures if not the usual."""
+    parts = [result["model"]]
+    if result["composite"] != str(composite(DEFAULT)):
+        parts.append(result["composite"])
+    if result["split"] != "test":
+        parts.append(result["split"])
+    if result["of"] != result["pictures"] + result["broken"]:
+        parts.append(str(result["pictures"]))
+    whose = re.sub(r"[^\w.-]+", "-", "-".join(parts))
+    return folder / f"audit-{whose}-{result['audit']}.json"
 
 
 def save(folder: Path, result: dict[str, Any]) -> Path:
     """Write a results file."""
     path = file_of(folder, result)
-    write_text(path, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+    write_text(path, json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     return path

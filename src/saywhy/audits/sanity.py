@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from saywhy.audits.bench import Bench, Seen
 from saywhy.audits.cases import Case, Cases, about, squared
 from saywhy.audits.keeping import Arrays
-from saywhy.audits.patches import patch_sums
+from saywhy.audits.patches import PATCH, patch_sums
 from saywhy.audits.results import audits, checked
 from saywhy.audits.statistics import Bootstrap, rank_correlation
 from saywhy.captioners.base import Captioner
@@ -39,6 +39,7 @@ PICTURES = 20
 PARTS = ("¼", "½", "¾", "whole")
 """Of the encoder, counted by its blocks from the last: what is randomised with the decoder."""
 SHIFT = 1.0  # of normalised pixels
+BODY = "encoder.body."
 
 
 @audits.register("sanity")
@@ -48,7 +49,7 @@ def sanity(bench: Bench, cases: Cases) -> dict[str, Any]:
     every = np.linspace(0, len(with_objects) - 1, min(PICTURES, len(with_objects))).astype(int)
     chosen = [with_objects[i] for i in every]
     again = _Again(bench, cases)
-    kept = bench.kept("sanity", shift=SHIFT, parts=PARTS)
+    kept = bench.kept("sanity", shift=SHIFT, parts=PARTS, patch=PATCH)
     pictures = bench.through(kept, again, "altering the model", chosen)
     found = [kept.load(bench.name_of(picture))["alike"] for picture in pictures]  # (J, changes, M) each
     sure = Bootstrap([each.name for each, values in zip(pictures, found, strict=True) for _ in values])
@@ -65,8 +66,7 @@ def sanity(bench: Bench, cases: Cases) -> dict[str, Any]:
         if method != "attention"
     ]
     return {
-        "pictures": len(pictures),
-        "words": len(alike),
+        "altered": {"pictures": len(pictures), "words": len(alike)},
         "randomised": [{"down_to": name, "methods": methods} for name, methods in table.items()],
         "constant_shift": shifted,
         "moved": moved,
@@ -82,7 +82,7 @@ class _Again:
         self.bench, self.cases = bench, cases
         changed = randomised(bench.captioner)
         self.names = [*changed, "shifted", "moved"]
-        self._changed = changed
+        self._changed, self._shifted = changed, shifted(bench.captioner)
 
     def __call__(self, seen: Seen) -> Iterator[Arrays]:
         bench = self.bench
@@ -91,11 +91,15 @@ class _Again:
         found = [np.empty((len(case.objects), len(self.names), len(METHODS))) for case in heard]
         step = bench.captioner.encoder.stride
         for i, name in enumerate(self.names):
+            if name == "moved" and seen.boxes is not None:
+                for each in found:  # boxes would have to move along, and some to leave the picture
+                    each[:, i] = np.nan
+                continue
             if name == "moved":
                 maps = self._maps(bench.captioner, seen, heard, lambda pixels: pixels.roll(step, dims=-1))
                 maps = [np.roll(each, -step, axis=-1) for each in maps]
             else:
-                captioner = shifted(bench.captioner) if name == "shifted" else self._changed[name]()
+                captioner = self._shifted if name == "shifted" else self._changed[name]()
                 maps = self._maps(captioner, seen, heard)
             for row, each in enumerate(maps):
                 found[row][:, i] = rank_correlation(np.abs(patch_sums(each)), before[row])
@@ -130,25 +134,21 @@ def randomised(captioner: Captioner) -> dict[str, Callable[[], Captioner]]:
 
     def copy(name: str, first: int) -> Captioner:
         if name not in made:
-            made[name] = shuffled(captioner, blocks[first:])
+            made[name] = shuffled(captioner, first)
         return made[name]
 
     names = ["decoder", *(f"{part} encoder" for part in PARTS)]
     return {name: lambda n=name, f=first: copy(n, f) for name, first in zip(names, [len(blocks), *ends], strict=True)}  # type: ignore[misc]
 
 
-def shuffled(captioner: Captioner, blocks: Sequence[str]) -> Captioner:
-    """A copy with the numbers of the decoder's tensors, and of these blocks of the encoder, each in another order."""
+def shuffled(captioner: Captioner, first: int) -> Captioner:
+    """A copy with each tensor's numbers in another order: the decoder's, and the encoder's from block `first` on."""
     copy, random = deepcopy(captioner), torch.Generator().manual_seed(0)
-    everything = [*copy.named_parameters(), *copy.named_buffers()]
-    for name, values in everything:
-        inside = name.removeprefix("encoder.body.")
-        if name.startswith("encoder.") and not any(
-            inside == block or inside.startswith(f"{block}.") for block in blocks
-        ):
-            continue
-        mixed = values.data.flatten()[torch.randperm(values.numel(), generator=random).to(values.device)]
-        values.data.copy_(mixed.view_as(values))
+    for name, values in [*copy.named_parameters(), *copy.named_buffers()]:
+        part = name.removeprefix(BODY)
+        if not name.startswith("encoder.") or (part != name and copy.encoder.block_of(part) >= first):
+            mixed = values.data.flatten()[torch.randperm(values.numel(), generator=random).to(values.device)]
+            values.data.copy_(mixed.view_as(values))
     return copy
 
 
@@ -190,11 +190,12 @@ def _untouched(cases: Cases) -> dict[str, Any]:
         between += [rank_correlation(each[:, None], each[None]) for each in values]  # (M, M) each
     sure = Bootstrap(whose)
     alike = np.array(pairs).reshape(-1, len(METHODS))
-    agreement = np.nanmean(between, axis=0)
+    each_word = Bootstrap(range(len(between)), draws=1)
+    agreement = np.array(between)  # (N, M, M)
     return {
         "two_words": {method: sure.mean(alike[:, m]).as_dict() for m, method in enumerate(METHODS)},
         "agreement": {
-            one: {other: round(float(agreement[i, j]), 6) for j, other in enumerate(METHODS)}
+            one: {other: each_word.mean(agreement[:, i, j]).as_dict()["value"] for j, other in enumerate(METHODS)}
             for i, one in enumerate(METHODS)
         },
     }

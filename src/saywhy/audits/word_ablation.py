@@ -5,9 +5,9 @@ that a method weighs most are taken out of what was said; the rest is read in it
 word's probability is looked at again. Object words and stop words are told apart.
 
 Grad-CAM, Guided Grad-CAM and guided backprop weigh words by the sum of the same gradients, and are one row, `gradient`;
-`gradient-size` takes these sums without their sign. Attention looks at the picture alone and has no weights for words;
-here an earlier word counts as much as what was looked at for it resembles what is looked at now. `last` takes out the
-three words just before.
+`gradient-size` takes these sums without their sign. Of transformers they are zero, and the rows empty. Attention looks
+at the picture alone and has no weights for words; here an earlier word counts as much as what was looked at for it
+resembles what is looked at now. `last` takes out the three words just before.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KINDS = ("object", "stop")
 @audits.register("word-ablation")
 def word_ablation(bench: Bench, cases: Cases) -> dict[str, Any]:
     """Take relevant words away, and look at the probability again."""
-    kept = bench.kept("word-ablation", first=FIRST, taken=TAKEN)
+    kept = bench.kept("word-ablation", first=FIRST, taken=TAKEN, ranked=RANKED, stop_words=sorted(STOP_WORDS))
     ablation = _Ablation(bench, cases)
     long = [each for each, case in cases if _places(case)]
     if not long:
@@ -49,7 +49,7 @@ def word_ablation(bench: Bench, cases: Cases) -> dict[str, Any]:
     for number, kind in enumerate(KINDS):
         these = kinds == number
         sure, drop = Bootstrap(whose[these].tolist()), drops[these]
-        rows = {"drop": drop, "dropped": (drop > 0).astype(float)}
+        rows = {"drop": drop, "dropped": np.where(np.isnan(drop), np.nan, drop > 0)}
         told[kind] = {"words": int(these.sum()), "methods": estimates(sure, RANKED, rows)}
         claims = [
             Check(f"{one} lowers the probability of {kind} words more than {other}", one, other)
@@ -85,7 +85,9 @@ class _Ablation:
             after = p[start : start + len(places) * len(RANKED)].reshape(len(places), len(RANKED))
             start += after.size
             kinds = [0 if place in case.objects else 1 for place in places]
-            yield {"kind": np.array(kinds), "drops": case.probability[places][:, None] - after}
+            drops = case.probability[places][:, None] - after
+            drops[:, [name in WEIGHED and WEIGHED[name] not in case.earlier for name in RANKED]] = np.nan
+            yield {"kind": np.array(kinds), "drops": drops}
 
 
 def _places(case: Case) -> list[int]:
@@ -98,7 +100,8 @@ def _taken(picture: Picture, case: Case) -> Iterator[list[set[int]]]:
     """Of each place, the words that each method takes out."""
     chance, looked = random_of(picture), case.alpha / np.linalg.norm(case.alpha, axis=1, keepdims=True)
     for place in _places(case):
-        weights = {name: case.earlier[method][place, :place] for name, method in WEIGHED.items()}
+        none = np.zeros_like(case.earlier["lrp"])
+        weights = {name: case.earlier.get(method, none)[place, :place] for name, method in WEIGHED.items()}
         weights["gradient-size"] = np.abs(weights["gradient-size"])
         weights["attention"] = looked[:place] @ looked[place]
         weights["random"] = chance.random(place)

@@ -118,7 +118,9 @@ def audit(
     asked = auditing.Asked(
         model, data, reader, images, split, pictures, boxes, objects, composite, regions, fit, batch, workers, device
     )
-    bench = auditing.bench(asked, cache or out / "cache", faults)
+    if save_risk:
+        refuse_unwritable("--save-risk", auditing.folder_of(model), folder=True)
+    bench = auditing.bench(names, asked, cache or out / "cache", faults)
     if save_risk and bench.fitting is None:
         raise UserError(
             "--save-risk has nothing to save: the model has a risk, or the data no dev split; give --fit SPLIT"
@@ -127,8 +129,8 @@ def audit(
         path = auditing.save(out, result)
         for line in auditing.notes(result):
             complain(line)
-        if save_risk and "fitted" in result:
-            complain(f"the risk is kept in {auditing.save_risk(result['fitted'], asked)}")
+        if save_risk and result["audit"] == "risk":
+            auditing.save_risk(result, asked, faults)
         if as_json:
             typer.echo(json.dumps(result, ensure_ascii=False))
         else:

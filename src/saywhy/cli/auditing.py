@@ -55,7 +55,7 @@ def chosen(name: str, fit: str | None, save_risk: bool) -> tuple[str, ...]:
     return names
 
 
-def bench(asked: Asked, cache: Path, faults: Faults) -> Bench:
+def bench(names: Sequence[str], asked: Asked, cache: Path, faults: Faults) -> Bench:
     """The model, the pictures and all that is known of them."""
     from saywhy.model import load
 
@@ -70,10 +70,12 @@ def bench(asked: Asked, cache: Path, faults: Faults) -> Bench:
     given = find_regions(model.regions, asked.regions, f"model {model.name}", data.root)
     made = Bench(
         model, _some(audited, asked.pictures), cache, table or model.objects, phrases, given, rules, asked.batch,
-        asked.workers, on_broken=faults,
+        asked.workers, on_broken=faults, of=len(audited),
     )  # fmt: skip
+    if "risk" not in names:
+        return made
     if asked.fit or (model.risk is None and data.splits.get("dev") and split_name(asked.split) != "dev"):
-        made.fitting = replace(made, data=data.split(split_name(asked.fit or "dev")), broken=set())
+        made.fitting = replace(made, data=data.split(split_name(asked.fit or "dev")), broken=set(), of=None)
     return made
 
 
@@ -93,18 +95,26 @@ def run(names: Sequence[str], bench: Bench) -> Iterator[dict[str, Any]]:
         yield from running.run(names, bench)
 
 
-def save_risk(fitted: dict[str, Any], asked: Asked) -> Path:
-    """Keep a fitted risk in the model's folder, with the table of object words it is of."""
+def folder_of(model: str | None) -> Path:
+    """Where a model is."""
     from saywhy.model import locate
 
-    folder = locate(asked.model)
+    return locate(model)
+
+
+def save_risk(result: dict[str, Any], asked: Asked, faults: Faults) -> None:
+    """Keep a fitted risk in the model's folder, with the table of object words it is of."""
+    if result["left_out"]:
+        faults("no risk was fitted, so none is kept")
+        return
+    folder, fitted = folder_of(asked.model), result["fitted"]
     try:
-        Risk.of(fitted).save(folder)
-        if asked.objects is not None:
+        if asked.objects is not None and asked.objects.resolve() != (folder / OBJECTS).resolve():
             shutil.copyfile(asked.objects, folder / OBJECTS)
+        Risk.of(fitted).save(folder)
     except OSError as error:
         raise UserError(f"{folder}: {RISK} cannot be written there ({error.strerror}); copy the model first") from None
-    return folder / RISK
+    complain(f"the risk is kept in {folder / RISK}")
 
 
 def write_pages(out: Path) -> None:
@@ -119,8 +129,9 @@ def write_pages(out: Path) -> None:
 
 def notes(result: dict[str, Any]) -> list[str]:
     """What should be said beside the numbers."""
-    left_out = [f"is left out: {result['left_out']}"] if result["left_out"] else []
-    return [f"{result['audit']}: {line}" for line in (*left_out, *result.get("notes", ()))]
+    if result["left_out"]:
+        return [f"{result['audit']} is left out: {result['left_out']}"]
+    return [f"{result['audit']}: {line}" for line in result.get("notes", ())]
 
 
 def show(result: dict[str, Any], path: Path) -> None:

@@ -89,7 +89,7 @@ class ObjectWords:
         return self._table.things[lemma].kind
 
     def mentions(self, words: Sequence[str]) -> tuple[Mention, ...]:
-        """All object words of a tokenised caption. Where names overlap, the longest wins, and then the first."""
+        """All object words of a tokenised caption. Where names overlap, the first wins, and then the longest."""
         return tuple(
             Mention(start + length - 1, phrase, self._table.forms[phrase])
             for start, length, phrase in self._phrases(words)

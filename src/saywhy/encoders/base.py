@@ -100,7 +100,7 @@ class Encoder(nn.Module):
         """
         start = self._position(block)
         for name, parameter in self.body.named_parameters():
-            parameter.requires_grad_(self._block_of(name) >= start)
+            parameter.requires_grad_(self.block_of(name) >= start)
         self._first_trained = start
         self.train(self.training)
 
@@ -108,7 +108,7 @@ class Encoder(nn.Module):
         """Put the trained blocks into this mode; frozen ones and batch statistics stay in evaluation."""
         super().train(mode)
         for name, module in self.body.named_modules():
-            frozen = self._block_of(name) < self._first_trained
+            frozen = self.block_of(name) < self._first_trained
             if frozen or (isinstance(module, BatchNorm) and not self.settings.train_batch_norm):
                 module.training = False
         return self
@@ -124,7 +124,7 @@ class Encoder(nn.Module):
         names = ", ".join(self._blocks)
         raise UserError(f'{self.settings.name} has no block {block!r}: give "all" or one of {names}')
 
-    def _block_of(self, name: str) -> int:
+    def block_of(self, name: str) -> int:
         """The position of the block a part belongs to; what belongs to none counts as the first."""
         for position, block in enumerate(self._blocks):
             if name == block or name.startswith(f"{block}."):

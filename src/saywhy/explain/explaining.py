@@ -56,7 +56,8 @@ class Explaining:
         chunk = self.chunk or (ON_CPU if pixels.device.type == "cpu" else ON_GPU)
         evidence = explain(self.captioner, pixels, boxes, wanted, self.methods, self.composite, chunk)
         rules = str(self.composite)
-        risks = self.risks(self.captioner, evidence, wanted, these) if self.risks else None
+        is_plain = self.ask.instead is None  # a difference of two logits is no evidence of a risk
+        risks = self.risks(self.captioner, evidence, wanted, these) if self.risks and is_plain else None
         for row, (each, more) in enumerate(zip(these, about, strict=True)):
             of_row = risks[row] if risks else [None] * len(each.words)
             yield explanation_of(row, each, evidence, self.ask.instead, self.methods, of_row, composite=rules, **more)

@@ -9,6 +9,8 @@
 | `gradient-input` | gradient × pixel | gradient × embedding, summed |
 | `attention` | α, each head and the mean | none: attention looks at the picture alone |
 
+Of transformers the sum of an embedding's gradients is zero, and there is no weight for earlier words by it.
+
 As the LRP paper (Sun et al. 2021, section IV) defines them for captioners.
 """
 
@@ -100,7 +102,7 @@ def explain(
         maps["attention"] = alpha.transpose(0, 1)
     if set(methods) - {"lrp", "attention"}:
         there = run_gradients(captioner, pixels, boxes, question, chunk, to_pixels)
-        _gradients(*there, methods, maps, earlier, to_pixels)
+        _gradients(*there, methods, maps, earlier, to_pixels, sums_tell=not captioner.thinks_by_attention)
     log_p = log_probabilities(question.at_places(forward.logits))
     p = log_p.gather(-1, question.words.unsqueeze(-1)).squeeze(-1).exp().cpu()
     log_p = log_p.cpu()
@@ -116,12 +118,18 @@ def _gradients(
     maps: dict[str, Tensor],
     earlier: dict[str, Tensor],
     to_pixels: bool,
+    sums_tell: bool,
 ) -> None:
-    """Fill in the maps and weights of the gradient methods."""
+    """Fill in the maps and weights of the gradient methods.
+
+    A transformer's layer norm takes a constant off again that is added to an embedding, so the sum of an embedding's
+    gradients is zero and tells nothing: such a captioner has no weights for words by these methods.
+    """
     vectors, x, has_pixels = forward.annotations.vectors, forward.x, forward.x.ndim == 4
     g, of_embedded, _ = forward.from_words()
-    plain = forward.by_word(of_embedded)
-    earlier |= {method: plain for method in methods if method in ("gradcam", "guided-gradcam", "guided-backprop")}
+    if sums_tell:
+        plain = forward.by_word(of_embedded)
+        earlier |= {method: plain for method in methods if method in ("gradcam", "guided-gradcam", "guided-backprop")}
     cam = grad_cam(vectors, g)  # (K, B, L)
     maps["gradcam"] = cam
     if "gradient-input" in methods:

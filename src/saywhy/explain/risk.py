@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +34,12 @@ RISK, OBJECTS = "risk.json", "objects.txt"
 FACTS = (
     "log p",  # of the word
     "log p of its names",  # of all words that would make it true: a puppy for a dog
+    "p of its names",  # the same as it is: between sure and very sure there is a difference, too
     "log p of any object",  # of all object words together: whether a thing was due here at all
     "entropy",  # of the next word
     "log p unseen",  # of the word, had there been no picture
     "picture share",  # of the evidence budget
-    "relevance low",  # 5 % quantile of LRP over places, by the sum of its strength
+    "relevance low",  # 5 % quantile of LRP over places, by its mean strength
     "relevance against",  # the part of LRP over places that speaks against the word
     "attention entropy",  # as a share of the largest there is
     "beta",  # the gate; 0 where there is none
@@ -49,21 +49,24 @@ HABIT = "habit"  # how often the thing was made up before, as log odds: the one 
 LEAST = 1e-6  # added to probabilities before a logarithm
 
 
-@dataclass(frozen=True)
 class Names:
     """Which words of a vocabulary name which things."""
 
-    vocabulary: Vocabulary
-    objects: ObjectWords
-
-    @property
-    def every(self) -> np.ndarray:
+    def __init__(self, vocabulary: Vocabulary, objects: ObjectWords) -> None:
+        self.objects = objects
+        found = ((number, objects.lemma(word)) for number, word in enumerate(vocabulary.words))
+        self._lemmas = {number: lemma for number, lemma in found if lemma is not None}
+        self._attesting: dict[str, np.ndarray] = {}
+        self.every = np.array(list(self._lemmas), dtype=np.int64)
         """Numbers of all object words."""
-        return _every(self)
 
     def attesting(self, lemma: str) -> np.ndarray:
         """Numbers of the words that make this thing true."""
-        return _attesting(self, lemma)
+        if lemma not in self._attesting:
+            true = self.objects.attests(lemma)
+            numbers = [number for number, each in self._lemmas.items() if each in true]
+            self._attesting[lemma] = np.array(numbers, dtype=np.int64)
+        return self._attesting[lemma]
 
     def lemmas(self, words: Sequence[str]) -> list[str | None]:
         """The thing that each word of a caption names, None where it is no object word."""
@@ -75,23 +78,6 @@ class Names:
         said = self.lemmas(asked.tokens)
         pairs = zip(asked.places, asked.words, strict=True)
         return [said[i] if word == asked.tokens[i] else self.objects.lemma(word) for i, word in pairs]
-
-
-@lru_cache(maxsize=4)
-def _lemmas(names: Names) -> dict[int, str]:
-    found = ((number, names.objects.lemma(word)) for number, word in enumerate(names.vocabulary.words))
-    return {number: lemma for number, lemma in found if lemma is not None}
-
-
-@lru_cache(maxsize=4)
-def _every(names: Names) -> np.ndarray:
-    return np.array(list(_lemmas(names)), dtype=np.int64)
-
-
-@lru_cache(maxsize=4096)
-def _attesting(names: Names, lemma: str) -> np.ndarray:
-    true = names.objects.attests(lemma)
-    return np.array([number for number, each in _lemmas(names).items() if each in true], dtype=np.int64)
 
 
 @torch.no_grad()
@@ -109,9 +95,11 @@ def facts(
     places = evidence.relevances.places.transpose(0, 1).numpy()  # (B, K, L)
     strength = np.abs(places).sum(axis=-1) + LEAST
     attention = _attention(evidence)  # (B, K, L)
+    of_names = _of_names(p, question.words.cpu().numpy(), lemmas, names)
     told = {
         "log p": np.log(evidence.probabilities.numpy() + LEAST),
-        "log p of its names": _of_names(p, lemmas, names),
+        "log p of its names": np.log(of_names + LEAST),
+        "p of its names": of_names,
         "log p of any object": np.log(p[..., names.every].sum(axis=-1) + LEAST),
         "entropy": entropy(p),
         "log p unseen": unseen.clamp(min=np.log(LEAST)).cpu().numpy(),
@@ -141,13 +129,14 @@ def _attention(evidence: Evidence) -> np.ndarray:
     return alpha if alpha.ndim == 3 else alpha.mean(axis=2)
 
 
-def _of_names(p: np.ndarray, lemmas: Sequence[Sequence[str | None]], names: Names) -> np.ndarray:
+def _of_names(p: np.ndarray, words: np.ndarray, lemmas: Sequence[Sequence[str | None]], names: Names) -> np.ndarray:
+    """Of each word, p of itself and of all others that would make what it names true, (B, K)."""
     found = np.zeros(p.shape[:2])
     for row, of_row in enumerate(lemmas):
         for k, lemma in enumerate(of_row):
             if lemma is not None:
-                found[row, k] = p[row, k, names.attesting(lemma)].sum()
-    return np.log(found + LEAST)
+                found[row, k] = p[row, k, np.union1d(names.attesting(lemma), words[row, k])].sum()
+    return found
 
 
 @dataclass(frozen=True)
@@ -176,9 +165,15 @@ class Risk:
 
     def __post_init__(self) -> None:
         if self.facts != (*FACTS, HABIT):
-            raise ValueError(f"its facts are not {', '.join((*FACTS, HABIT))}")
-        if not len(self.facts) == len(self.mean) == len(self.scale) == len(self.weights):
-            raise ValueError("facts, mean, scale and weights are not of one length")
+            raise ValueError("its facts are those of another version of saywhy")
+        numbers = [np.asarray(each, float) for each in (self.mean, self.scale, self.weights)]
+        if any(each.shape != (len(self.facts),) or not np.isfinite(each).all() for each in numbers):
+            raise ValueError("mean, scale and weights are not a number each for every fact")
+        if (
+            not (np.asarray(self.scale) > 0).all()
+            or not np.isfinite([self.bias, self.usual, *self.habits.values()]).all()
+        ):
+            raise ValueError("a scale that is not above 0, or a bias or habit that is no number")
 
     def __call__(self, told: np.ndarray, lemmas: Sequence[str | None]) -> np.ndarray:
         """The risk of N words with facts (N, F) and what they name, (N,); NaN for words that name no thing."""
@@ -208,7 +203,7 @@ class Risk:
             return cls.of(json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(
                 f"{path}: not what `saywhy audit risk` wrote ({error}); delete it or fit it again"
             ) from None

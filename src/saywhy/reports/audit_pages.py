@@ -33,7 +33,8 @@ ABOUT = {
         "relevance are masked with ImageNet's mean colour, and the model looks again. *Vanished* is the share of words "
         "whose thing the new caption no longer names; *mean drop of p* is the word's probability before less that "
         "after, in its place and after the same words; *dropped* is the share of words whose probability fell. Higher "
-        "is better in all three. *Random* masks as many patches anywhere.\n\n"
+        "is better in all three. *Random* masks as many patches anywhere. Twenty patches are a smaller part of a "
+        "larger input, so models of different inputs do not compare.\n\n"
         "The curves are of one object word a picture: its probability while "
         "patches are masked, the most relevant first (deletion: a small area is better), or shown in that order in a "
         "picture that is all mask (insertion: a large area is better)."
@@ -54,7 +55,8 @@ ABOUT = {
         "*Uniform* is a map alike everywhere: what the area of the boxes alone gives. A method whose sign means "
         "something has the first above it and the second below. *Highest inside* is how often the map's highest pixel "
         "lies in a box (the pointing game), *lowest inside* how often its lowest does. Area is the boxes' share of the "
-        "picture."
+        "picture. A map without a positive (or negative) part has no such share and is left out; the checks compare "
+        "words that have both."
     ),
     "hallucination": (
         "An object word is made up if no reference of the picture has it, its singular or plural, a synonym or a "

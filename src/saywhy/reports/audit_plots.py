@@ -485,7 +485,7 @@ def _draw_stages(body: dict[str, Any]) -> Any:
     names = ["trained", *(stage["down_to"] for stage in stages)]
     axes.set_xticks(range(len(names)), names, **(SLANTED if sum(map(len, names)) > 70 else {}))
     axes.set_xlabel("randomised down to")
-    axes.set_ylabel(f"rank correlation with\nthe trained model's maps ({body['words']:,} words)")
+    axes.set_ylabel(f"rank correlation with\nthe trained model's maps ({body['altered']['words']:,} words)")
     axes.axhline(0, color=MUTED, linewidth=0.8)
     axes.grid(axis="x", visible=False)
     axes.set_ylim(axes.get_ylim())

@@ -61,7 +61,7 @@ def _localisation(told: Body) -> Rows:
 
 
 def _hallucination(told: Body) -> Rows:
-    of = told["frequent"]
+    of = told["frequent"] if told["frequent"]["words"] else told["every"]
     statistics = next(iter(of["statistics"].values()))
     head = (f"AUC, {of['words']:,} words, {of['made_up']:,} made up", *statistics)
     rows: list[Sequence[str]] = [(NAMES[m], *map(_short, each.values())) for m, each in of["statistics"].items()]
@@ -77,7 +77,7 @@ def _risk(told: Body) -> Rows:
             f"{told['ece']:.3f}",
             f"{told['words']:,}",
             f"{told['made_up']:,}",
-            f"{fitted['data']} {fitted['split']}, {fitted['words']:,} words",
+            " ".join(str(fitted[name]) for name in ("data", "split") if name in fitted) or MISSING,
         )
     ]
 

@@ -58,9 +58,10 @@ class Audit:
 
     @property
     def model(self) -> str:
-        """The model's name, with the rules of LRP where these are not the usual ones."""
-        rules = self.body.get("composite", DEFAULT)
-        return self.body["model"] if rules == DEFAULT else f"{self.body['model']}, {rules} rules"
+        """The model's name, with the rules of LRP and the split where these are not the usual ones."""
+        rules, split = self.body.get("composite", DEFAULT), self.body.get("split", "test")
+        told = [] if rules == DEFAULT else [f"{rules} rules"]
+        return ", ".join([self.body["model"], *told, *([] if split == "test" else [split])])
 
     @property
     def left_out(self) -> str | None:
@@ -308,7 +309,8 @@ def _risk(body: dict[str, Any]) -> Iterator[str]:
 
 
 def _sanity(body: dict[str, Any]) -> Iterator[str]:
-    yield f"{body['words']:,} words of {body['pictures']:,} pictures. Randomised down to:\n"
+    altered = body["altered"]
+    yield f"{altered['words']:,} words of {altered['pictures']:,} pictures. Randomised down to:\n"
     yield _values("down to", {stage["down_to"]: stage["methods"] for stage in body["randomised"]})
     columns = {"constant_shift": ("shifted", UP), "moved": ("moved", UP), "two_words": ("two words", DOWN)}
     parts = {key: body.get(key) or {} for key in columns}

@@ -32,7 +32,9 @@ GATE = """<dt>Gate β</dt>
       in Ada-LSTM it is the share of what was said before.</dd>"""
 RISK = """<dt>Chance that it is made up</dt>
     <dd>Of object words that looked like this one where the risk was fitted, so many were in no reference of their
-      picture. Only words for things have it.</dd>"""
+      picture. Only words for things have it. Those more likely made up than true stand over a wavy line.</dd>"""
+DOUBTFUL = 0.5
+"""The risk from which on a word stands over a wavy line."""
 
 
 def explanation_page(explanation: Explanation) -> str:
@@ -146,7 +148,11 @@ def _tokens(explanation: Explanation) -> str:
         if k is None:
             made.append(f'<span class="token">{inside}</span>')
         else:
-            made.append(f'<button type="button" class="token" data-word="{k}">{inside}</button>')
+            risk = explanation.words[k].risk
+            doubt = (
+                f' doubtful" title="{100 * risk:.0f} % likely made up' if risk is not None and risk >= DOUBTFUL else ""
+            )
+            made.append(f'<button type="button" class="token{doubt}" data-word="{k}">{inside}</button>')
     return "\n".join(made)
 
 
