@@ -85,14 +85,18 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--batch", type=int)
     parser.add_argument("--limit", type=float, help="seconds that the first run may take")
+    parser.add_argument("--cache", type=Path, help="a new folder, in which what is found out stays")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as cache:
+    if options.cache and options.cache.exists():
+        parser.error(f"--cache {options.cache}: is there already, and would be timed as if it were not")
+    with tempfile.TemporaryDirectory() as passing:
+        cache = options.cache or Path(passing)
         asked = auditing.Asked(
             options.model, options.data, None, None, "test", options.pictures, None, None, "epsilon-plus", None, None,
             options.batch, None, options.device,
         )  # fmt: skip
-        bench = auditing.bench(running.AUDITS, asked, Path(cache), Faults())
+        bench = auditing.bench(running.AUDITS, asked, cache, Faults())
         bench.fitting = None
         clock, seconds = Clock(bench.device), {}
         began = time.monotonic()
@@ -106,7 +110,7 @@ def main() -> None:
         for _ in running.run(running.AUDITS, bench):
             pass
         again = time.monotonic() - began
-        size = sum(path.stat().st_size for path in Path(cache).rglob("*") if path.is_file())
+        size = sum(path.stat().st_size for path in cache.rglob("*") if path.is_file())
     parts = dict(sorted(clock.spent.items(), key=lambda each: -each[1]))
     parts["the rest"] = first - sum(parts.values())
     told = {

@@ -9,8 +9,13 @@ import torch
 
 import tiny
 from reference import mh_fc as reference
+from saywhy.captioners.mh_fc import MHFCState
 from saywhy.data.vocabulary import START
+from saywhy.encoders.annotations import Annotations
 from saywhy.errors import UserError
+from saywhy.explain.composites import Composite
+from saywhy.explain.passes import Relevances
+from tracing import asked, close, inputs, relevances
 
 DOUBLE = torch.float64
 
@@ -72,3 +77,110 @@ def test_heads_that_do_not_divide_the_hidden_width_are_refused_in_one_line():
 def test_what_every_captioner_refuses_is_refused():
     with pytest.raises(UserError, match='"learned"'):
         tiny.captioner("mh-fc", no_picture="learnt")
+
+
+@pytest.mark.parametrize("kind", ["grid", "regions"])
+def test_hearing_one_head_changes_nothing_that_is_said_or_looked_at(kind):
+    captioner = tiny.opinionated("mh-fc")
+    annotations, words = tiny.annotations(3, kind=kind), tiny.captions(3)[:, :-1]
+    assert captioner.heads == 8
+    with torch.no_grad():
+        logits, glance = captioner(annotations, words)
+        first = captioner.step(words[:, 0], captioner.start(annotations))
+        for head in range(captioner.heads):
+            with captioner.hearing(head):
+                heard, looked = captioner(annotations, words)
+                step = captioner.step(words[:, 0], captioner.start(annotations))
+            assert heard.equal(logits)
+            assert looked.alpha.equal(glance.alpha)
+            assert looked.beta.equal(glance.beta)
+            assert step.logits.equal(first.logits)
+    assert captioner.heard is None
+
+
+def test_gradients_of_a_head_reach_its_own_part_and_no_word_before():
+    captioner = tiny.opinionated("mh-fc", embedding=5, hidden=6, heads=3).double()
+    vectors = tiny.annotations(2, dtype=DOUBLE).vectors.requires_grad_()
+    parts = [captioner.W_k.weight, captioner.W_v.weight, captioner.E.weight, captioner.lstm.weight_ih, vectors]
+    for head in range(3):
+        with captioner.hearing(head):
+            logits, _ = captioner(Annotations(vectors, (2, 3)), tiny.captions(2)[:, :-1])
+        keys, values, words, state, picture = torch.autograd.grad(
+            logits[..., 5].sum(), parts, allow_unused=True, materialize_grads=True
+        )
+        own = torch.arange(6) // 2 == head
+        for grad in (keys, values):
+            assert (grad[own].abs().amax(dim=1) > 0).all()
+            assert not grad[~own].any()
+        assert not words.any()
+        assert not state.any()
+        assert picture.abs().max() > 0
+
+
+def test_a_head_that_is_not_there_cannot_be_heard():
+    for name, head in (("mh-fc", 8), ("mh-fc", -1), ("soft-attention", 1)):
+        captioner = tiny.captioner(name)
+        with pytest.raises(ValueError, match=f"no head {head}"), captioner.hearing(head):
+            pass
+        assert captioner.heard is None
+
+
+def test_all_heads_are_heard_again_after_an_error():
+    captioner = tiny.captioner("mh-fc")
+    with pytest.raises(KeyboardInterrupt), captioner.hearing(2):
+        raise KeyboardInterrupt
+    assert captioner.heard is None
+
+
+def test_relevance_through_one_head_is_what_the_equations_give_by_hand():
+    """Without ε: R_k = a_k · Wᵀ (1[I_k > 0] ⊙ W_vᵀ (α_k (W_oᵀ (gate ⊙ fc_word))⁽ⁱ⁾)), weights and gates constant."""
+    captioner = tiny.opinionated("mh-fc", embedding=5, hidden=6, heads=3).double()
+    vectors, boxes = inputs(captioner, "regions")
+    said, word, place = tiny.captions(3)[:, :-1], 7, 3
+    weights = {name: values.detach() for name, values in captioner.named_parameters()}
+    with torch.no_grad():
+        annotations = captioner.encode(vectors, boxes)
+        _, glance = captioner(annotations, said)
+        state = captioner.start(annotations)
+        for t in range(place + 1):
+            state = captioner.step(said[:, t], state).state
+        gate = torch.sigmoid(state.h @ weights["W_mh.weight"].T + weights["W_mh.bias"])  # (B, d_h)
+        before = gate * weights["fc.weight"][word] @ weights["W_o.weight"]  # (B, d_h), of v
+        seen = vectors @ weights["W.weight"].T + weights["W.bias"] > 0  # (B, L, d_h)
+    for head in range(3):
+        with captioner.hearing(head):
+            found = relevances(captioner, vectors, boxes, asked(said, [place], [word]), Composite(epsilon=0))[1]
+        for row in range(3):
+            for k in range(6):
+                alpha = glance.alpha[row, place, head, k]
+                of_value = torch.zeros(6, dtype=DOUBLE)
+                of_value[2 * head : 2 * head + 2] = alpha * before[row, 2 * head : 2 * head + 2]
+                of_I = seen[row, k] * (of_value @ weights["W_v.weight"])
+                R = vectors[row, k] @ (of_I @ weights["W.weight"])
+                assert found.places[0, row, k] == pytest.approx(float(R), abs=1e-9)
+        assert not found.said.any()
+
+
+@pytest.mark.parametrize("rules", [None, Composite(epsilon=0.3, relative=True)])
+def test_relevance_of_all_heads_and_of_the_state_is_the_whole(rules, monkeypatch):
+    captioner = tiny.opinionated("mh-fc").double()
+    pixels, question = tiny.pixels(2), asked(tiny.captions(2)[:, :-1])
+    _, whole = relevances(captioner, pixels, None, question, rules)
+    by_head = []
+    for head in range(captioner.heads):
+        with captioner.hearing(head):
+            by_head.append(relevances(captioner, pixels, None, question, rules)[1])
+    assert all(each.places.abs().max() > 1e-6 for each in by_head)
+    start = captioner.start
+
+    def blind(annotations: Annotations) -> MHFCState:
+        """Only what the state takes in can be followed back."""
+        state = start(annotations)
+        return replace(state, V=replace(state.V, vectors=state.V.vectors.detach()))
+
+    monkeypatch.setattr(captioner, "start", blind)
+    monkeypatch.setattr(Relevances, "refuse_imbalance", lambda *_: None)
+    _, through_state = relevances(captioner, pixels, None, question, rules)
+    close(sum(each.places for each in by_head) + through_state.places, whole.places)
+    close(sum(each.pixels for each in by_head) + through_state.pixels, whole.pixels)
+    close(through_state.said, whole.said)

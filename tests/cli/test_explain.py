@@ -80,7 +80,8 @@ def test_the_shipped_model_explains_a_photograph(run, shipped: Shipped) -> None:
     said = run("caption", shipped.picture, "--device", "cpu").out.strip()
     title, head, *rows, where = shipped.done.stdout.splitlines()
     assert title == said
-    assert head.split() == ["word", "probability", "from", "picture", "strongest", "earlier", "word", "(lrp)"]
+    columns = ["word", "probability", "from", "picture", "made", "up", "strongest", "earlier", "word", "(lrp)"]
+    assert head.split() == columns
     found = told(shipped.out)
     assert f"{shipped.picture}: {found['caption']}" == said
     assert [row.split()[0] for row in rows] == found["tokens"]
@@ -89,7 +90,10 @@ def test_the_shipped_model_explains_a_photograph(run, shipped: Shipped) -> None:
         assert cells[1:3] == [f"{word['probability']:.1%}", f"{word['share']:.0%}"]
         weights = word["earlier"]["lrp"]
         strongest = np.abs(weights).argmax() if weights else None
-        assert cells[3:] == ([] if strongest is None else [found["tokens"][strongest], f"{weights[strongest]:+.2f}"])
+        risk = [] if word["risk"] is None else [f"{word['risk']:.0%}"]
+        weight = [] if strongest is None else [found["tokens"][strongest], f"{weights[strongest]:+.2f}"]
+        assert cells[3:] == [*risk, *weight]
+    assert any(word["risk"] is not None for word in found["words"])
     assert where == f"{shipped.out / 'report.html'}, and words.png, explanation.json, maps.npz beside it"
 
 

@@ -20,6 +20,8 @@ from saywhy.data.vocabulary import PAD
 from saywhy.encoders.initial import settle_batch_norm
 from saywhy.errors import UserError
 from saywhy.explain.composites import Composite, composites
+from saywhy.explain.explanation import Budget
+from saywhy.explain.methods import METHODS, OVER_PLACES, explain
 from saywhy.explain.passes import Question, Relevances, run_gradients
 from tracing import DOUBLE, ROUNDING, Traced, asked, close, inputs, random, relevances, traced, unbalanced
 
@@ -184,6 +186,48 @@ def test_words_explained_one_at_a_time_and_many_at_a_time_are_explained_alike(na
         if getattr(one, part) is not None:
             close(getattr(many, part), getattr(one, part))
             close(getattr(some, part), getattr(one, part))
+
+
+@pytest.mark.parametrize("kind", ["grid", "regions of pixels", "regions"])
+@pytest.mark.parametrize("name", ["soft-attention", "ada-lstm", "mh-fc", "coca"])
+def test_without_a_way_to_pixels_earlier_words_budgets_and_maps_over_places_are_the_same(name, kind):
+    captioner, within = tiny.opinionated(name), 1e-9
+    if kind == "regions of pixels":
+        pixels, boxes, within = tiny.pixels(3), tiny.annotations(3, kind="regions").boxes, 1e-4
+    else:
+        pixels, boxes = inputs(captioner.double(), kind)
+    asking = question()
+    whole, short = (
+        explain(captioner, pixels, boxes, asking, METHODS, Composite(conv_bias=True), 1, to_pixels=to_pixels)
+        for to_pixels in (True, False)
+    )
+    for part in ("places", "said", "start", "absorbed"):
+        close(getattr(short.relevances, part), getattr(whole.relevances, part), within)
+    weighed = {"lrp", "gradient-input"} if captioner.thinks_by_attention else set(METHODS) - {"attention"}
+    assert whole.earlier.keys() == short.earlier.keys() == weighed
+    for method, weights in whole.earlier.items():
+        close(short.earlier[method], weights, within)
+        assert weights.abs().max() > 0
+    for part in ("scores", "probabilities", "log_p", "alpha"):
+        close(getattr(short, part), getattr(whole, part), within)
+    over_pixels = set(METHODS) - {*OVER_PLACES} if kind != "regions" else set()
+    assert short.maps.keys() == set(METHODS) - over_pixels
+    for method, values in short.maps.items():
+        close(values, whole.maps[method], within)
+    assert short.relevances.pixels is None
+    assert not short.relevances.absorbed_by_encoder.any()
+
+
+@pytest.mark.parametrize("name", ["soft-attention", "ada-lstm", "mh-fc", "coca"])
+def test_the_share_of_the_picture_is_that_of_its_budget(name):
+    _, found = relevances(tiny.opinionated(name).double(), tiny.pixels(2), None, question(2))
+    for k, row in [(0, 0), (1, 1)]:
+        said = found.said[k, row]
+        budget = Budget(
+            float(found.places[k, row].sum()), float(said[1:].sum()), float(said[0] + found.start[k, row]), 9.9
+        )
+        assert float(found.picture_share()[k, row]) == pytest.approx(budget.share)
+        assert 0 < abs(budget.share) < 1
 
 
 @pytest.mark.parametrize("composite", composites)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 
@@ -103,3 +104,48 @@ def points(E, mask):
             if e > best:
                 best, hit = e, mark
     return hit
+
+
+def patch_sums(E, patch):
+    """Patches in reading order; those at the far edges have what is left."""
+    side = len(E)
+    return [
+        sum(E[i][j] for i in range(top, min(top + patch, side)) for j in range(left, min(left + patch, side)))
+        for top in range(0, side, patch)
+        for left in range(0, side, patch)
+    ]
+
+
+def masked(pixels, chosen, patch, colour):
+    """A picture (3, S, S) in lists, whose chosen patches have this colour."""
+    side = len(pixels[0])
+    across = math.ceil(side / patch)
+    return [
+        [
+            [
+                colour[channel] if chosen[(i // patch) * across + j // patch] else pixels[channel][i][j]
+                for j in range(side)
+            ]
+            for i in range(side)
+        ]
+        for channel in range(3)
+    ]
+
+
+def highest(values, count, chance):
+    """Take the largest that is left, so many times; of equal ones that of the higher chance."""
+    chosen = [False] * len(values)
+    for _ in range(min(count, len(values))):
+        left = [i for i in range(len(values)) if not chosen[i]]
+        best = left[0]
+        for i in left:
+            if (values[i], chance[i]) > (values[best], chance[best]):
+                best = i
+        chosen[best] = True
+    return chosen
+
+
+def area(shares, values):
+    """Under straight lines from point to point."""
+    pairs = list(zip(shares, values, strict=True))
+    return sum((b - a) * (p + q) / 2 for (a, p), (b, q) in itertools.pairwise(pairs))

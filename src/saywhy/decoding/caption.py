@@ -73,9 +73,13 @@ class Caption:
     @property
     def text_with_risks(self) -> str:
         """The words as one writes them, each object word with its risk behind it."""
-        risks = self.risks or (None,) * len(self.words)
-        pairs = zip(self.words, risks, strict=True)
-        return as_text([word if risk is None else f"{word} ({risk:.0%})" for word, risk in pairs])
+        told: list[tuple[str, float | None]] = []
+        for word, risk in zip(self.words, self.risks or (None,) * len(self.words), strict=True):
+            if told and CLITIC.fullmatch(f" {word}"):  # "the dog's (12%) ball"
+                told[-1] = told[-1][0] + word, told[-1][1]
+            else:
+                told.append((word, risk))
+        return " ".join(word if risk is None else f"{word} ({risk:.0%})" for word, risk in told)
 
     def as_dict(self) -> dict[str, Any]:
         """The caption as `saywhy caption --json` prints it."""
