@@ -288,12 +288,10 @@ def test_an_audit_that_all_models_leave_out_is_a_page_without_plots(made):
 
 def test_checks_say_whether_they_hold_a_claim_with_all_its_models(everything):
     checks = everything["risk.md"].split("## Checks")[1]
-    assert row(checks, "LRP does better than random")[1:] == ["✓", "+0.221 [0.191, 0.251]", "1,200"]
-    assert row(checks, "LRP does better than attention")[1:] == ["✗", "−0.012 [−0.032, 0.008]", "1,200"]
-    assert row(checks, "Grad-CAM has a sign")[1:] == ["–", "–", "–"]
-    claims = re.findall(r"^\| (LRP does better than \w+) \| (\S+)", checks, re.MULTILINE)
-    assert [model for _, model in claims] == [*MODELS] * 2
-    assert [claim for claim, _ in claims] == sorted([claim for claim, _ in claims], reverse=True)
+    assert row(checks, "claim") == [*MODELS]
+    assert row(checks, "LRP does better than random") == ["✓ +0.221 [0.191, 0.251]"] * len(MODELS)
+    assert row(checks, "LRP does better than attention") == ["✗ −0.012 [−0.032, 0.008]"] * len(MODELS)
+    assert row(checks, "Grad-CAM has a sign") == ["– –"] * len(MODELS)
 
 
 def test_the_papers_numbers_stand_beside_those_of_hallucination(made):
@@ -372,7 +370,7 @@ NEEDED = {
     "localisation": ("methods", "words", "device"),
     "hallucination": ("frequent", "every"),
     "risk": ("calibration", "fitted_on", "alone", "auc"),
-    "sanity": ("randomised", "words"),
+    "sanity": ("randomised", "altered"),
 }
 
 

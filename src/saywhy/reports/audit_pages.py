@@ -45,7 +45,7 @@ ABOUT = {
         "word's probability before less that after; *dropped* is the share of words whose probability fell. Higher is "
         "better in both.\n\n"
         "*Gradient* stands for Grad-CAM, Guided Grad-CAM and guided backprop, which weigh earlier words by the "
-        "sum of their gradients; *unsigned* is the size of that sum. "
+        "sum of their gradients; *unsigned gradient* is the size of that sum. "
         "*Attention* weighs an earlier word by how much what was looked at for it resembles what is looked at now. "
         "*Last three words* takes out the three just before, *random* any three."
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 from saywhy.errors import UserError
 from saywhy.explain.composites import DEFAULT
 from saywhy.reports.heat import LOOKS
-from saywhy.reports.markdown import MISSING, number, table
+from saywhy.reports.markdown import MISSING, table
 
 Estimate = Mapping[str, Any]
 """value, low and high, each a number or None, and n."""
@@ -19,7 +20,7 @@ Estimate = Mapping[str, Any]
 NAMES = {
     **{method: look.name for method, look in LOOKS.items()},
     "gradient": "Gradient",
-    "gradient-size": "Gradient, unsigned",
+    "gradient-size": "Unsigned gradient",
     "last": "Last three words",
     "random": "Random",
     "uniform": "Uniform",
@@ -83,17 +84,28 @@ def tables(audit: Audit) -> str:
     return "\n".join(TABLES[audit.name](audit.body))
 
 
-def checks(audits: Iterable[Audit]) -> str:
-    """What was claimed before and whether it holds, a claim's models together; nothing where nothing was claimed."""
-    found: dict[str, list[Sequence[object]]] = {}
+def checks(audits: Sequence[Audit]) -> str:
+    """What was claimed and whether it holds, a claim a row and a model a column; nothing where nothing was claimed."""
+    found: dict[str, dict[str, str]] = {}
     for audit in audits:
         with audit.blamed():
             for each in audit.body.get("checks") or ():
-                difference = estimate(each["difference"], digits=3, sign=True)
-                cells = (each["claim"], audit.model, holds(each["holds"]), difference, words([each["difference"]]))
-                found.setdefault(each["claim"], []).append(cells)
-    rows = [row for claim in found.values() for row in claim]
-    return table(("claim", "model", "holds", "difference", "n"), rows, words=(0, 1, 2)) if rows else ""
+                told = f"{holds(each['holds'])} {estimate(each['difference'], digits=3, sign=True)}"
+                found.setdefault(_named(each["claim"]), {})[audit.model] = told
+    models = [audit.model for audit in audits]
+    rows = [(claim, *(of.get(model, MISSING) for model in models)) for claim, of in found.items()]
+    return table(("claim", *models), rows, words=range(len(models) + 1)) if rows else ""
+
+
+def _named(claim: str) -> str:
+    """A claim with methods called by their names, those apart whose keys are words.
+
+    >>> _named("lrp lies inside more than attention")
+    'LRP lies inside more than attention'
+    """
+    keys = sorted({*LOOKS, "gradient-size"} - {"attention"}, key=len, reverse=True)
+    told = re.sub(rf"\b({'|'.join(keys)})\b", lambda key: NAMES[key[0]], claim)
+    return told[:1].upper() + told[1:]
 
 
 def holds(answer: bool | None) -> str:
@@ -336,15 +348,14 @@ def made(audits: Iterable[Audit]) -> str:
     for audit in audits:
         with audit.blamed():
             body = audit.body
-            said = body.get("caption_words", body.get("captions_words"))
+            said = body["caption_words"]
             threads = f", {body['threads']} threads" if body.get("threads") and body["device"].endswith("CPU") else ""
             rows.append(
                 (
                     *(body["model"], f"{body['captioner']} over {body['encoder']}", f"{body['data']} {body['split']}"),
                     *(f"{body['pictures']:,}", f"{said:,}", f"`{body['decoding']}`"),
-                    *(body["composite"], f"{body['device']}{threads}", number(body["seconds"], 0)),
-                    body.get("commit") or MISSING,
+                    *(body["composite"], f"{body['device']}{threads}", body.get("commit") or MISSING),
                 )
             )
-    head = ("model", "what it is", "data", "pictures", "words", "decoding", "LRP", "device", "seconds", "commit")
-    return table(head, rows, words=(0, 1, 2, 5, 6, 7, 9))
+    head = ("model", "what it is", "data", "pictures", "words", "decoding", "LRP", "device", "commit")
+    return table(head, rows, words=(0, 1, 2, 5, 6, 7, 8))
