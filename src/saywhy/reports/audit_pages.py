@@ -72,7 +72,10 @@ ABOUT = {
         "word has a higher risk than a true one (0.5 is chance, 1 is best); ECE is how far what was predicted and what "
         "was true lie apart on average, over ten bins of the risk (0 is best). Weights are for facts in units of their "
         "standard deviation, those above zero raise the risk; *AUC alone* is that of a single fact, in its better "
-        "direction."
+        "direction.\n\n"
+        "The facts: p is the probability of the word; *its names* are all words that would make it true; *unseen* is "
+        "p without a picture; *entropy* that of the next word; *relevance* LRP over places, its 5 % quantile and the "
+        "part that speaks against the word; *habit* how often the thing was made up where the risk was fitted."
     ),
     "sanity": (
         "All numbers are rank correlations of the strength of maps, summed over patches. The model is *randomised*, "
