@@ -85,13 +85,15 @@ def explain(
     composite: Composite,
     chunk: int,
     to_pixels: bool = True,
+    refuse: bool = True,
 ) -> Evidence:
     """Explain K words of each of B pictures (B, 3, S, S).
 
     LRP always runs: the budget comes from it. `chunk` words go back at a time. Without `to_pixels` nothing goes back
     through the encoder: earlier words, budgets and maps over places are the same, maps over pixels are left out.
+    Books that do not balance are refused, unless `refuse` is off.
     """
-    forward, relevances = run_relevance(captioner, pixels, boxes, question, composite, chunk, to_pixels)
+    forward, relevances = run_relevance(captioner, pixels, boxes, question, composite, chunk, to_pixels, refuse)
     forward = forward.detached()  # its graph is large, and gradients have one of their own
     alpha = question.at_places(forward.glance.alpha).cpu()
     maps: dict[str, Tensor] = {}

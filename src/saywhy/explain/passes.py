@@ -186,8 +186,12 @@ def run_relevance(
     composite: Composite,
     chunk: int,
     to_pixels: bool = True,
+    refuse: bool = True,
 ) -> tuple[Forward, Relevances]:
-    """Relevance of the words in question, from their logits down to pixels, or to annotations alone."""
+    """Relevance of the words in question, from their logits down to pixels, or to annotations alone.
+
+    Books that do not balance are refused unless that is not asked for.
+    """
     x = captioner.encoder.normalise(pixels).detach().requires_grad_(to_pixels)
     sink = torch.zeros_like(x, requires_grad=True)
     if x.ndim == 4:
@@ -207,7 +211,7 @@ def run_relevance(
         scores = question.scores(logits)
     forward = Forward(question, logits, scores, glance, annotations, decoding.embedded, x, chunk)
     relevances = _relevances(forward, encoding if to_pixels else None, decoding, sink)
-    if captioner.heard is None:  # of one head alone, books have no reason to balance
+    if refuse and captioner.heard is None:  # of one head alone, books have no reason to balance
         relevances.refuse_imbalance(scores.detach().cpu().T)
     return forward, relevances
 
