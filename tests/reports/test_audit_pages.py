@@ -420,3 +420,10 @@ def test_the_command_writes_both_or_the_audits_alone(tmp_path):
     alone = CliRunner().invoke(app, ["results", str(folder), "--audits", str(tmp_path / "alone")])
     assert (alone.exit_code, alone.output) == (0, "")
     assert (tmp_path / "alone" / "risk.md").exists()
+
+
+def test_the_pages_in_the_docs_are_made_from_the_results(tmp_path):
+    root = Path(__file__).parents[2]
+    docs = {path.name: path.read_text() for path in (root / "docs" / "audits").glob("*.md") if path.stem != "README"}
+    written = write_pages(root / "results", tmp_path)
+    assert {path.name: path.read_text() for path in written if path.suffix == ".md"} == docs

@@ -32,11 +32,10 @@ EPILOG = examples(
     "saywhy audit localisation --data flickr8k --model runs/ada-lstm --pictures 100 --out audits",
     "saywhy audit risk --data flickr8k --model runs/ada-lstm --fit dev --save-risk --out audits",
 )
-NAMES = "picture-ablation|word-ablation|localisation|hallucination|risk|sanity|all"
 
 
 def audit(
-    name: Annotated[str, typer.Argument(metavar=NAMES, help="Which audit, or all.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="One of those above, or all.", show_default=False)],
     data: Data,
     out: Annotated[
         Path,
