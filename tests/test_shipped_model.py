@@ -24,8 +24,16 @@ def model() -> saywhy.Model:
 
 def test_it_is_whole_and_at_most_60_megabytes():
     files = {path.name: path.stat().st_size for path in locate(SHIPPED).iterdir()}
-    assert {"model.safetensors", "config.json", "vocabulary.json", "README.md", "run.json"} == set(files)
+    assert set(files) == {"model.safetensors", "config.json", "vocabulary.json", "README.md", "run.json", "risk.json"}
     assert sum(files.values()) < 60e6
+
+
+def test_it_tells_how_likely_each_thing_it_names_is_made_up(model):
+    for caption in model.captions([ROOT / "examples" / "pictures" / "rocket.jpg"], risk=True):
+        risks = {word: risk for word, risk in zip(caption.words, caption.risks, strict=True) if risk is not None}
+        assert {"man", "shirt", "building"} <= set(risks)  # none of which is there
+        assert min(risks.values()) > 0.5
+    assert model.risk.about["split"] == "dev"
 
 
 def test_it_captions_every_example_picture_with_words_of_its_vocabulary(model):
