@@ -30,7 +30,7 @@ from saywhy.data.pictures import open_picture
 from saywhy.explain import METHODS
 from saywhy.explain.asking import Asked, question
 from saywhy.explain.composites import DEFAULT, composite
-from saywhy.explain.explaining import ON_CPU, ON_GPU
+from saywhy.explain.explaining import words_at_a_time
 from saywhy.explain.passes import run_relevance
 from saywhy.model import Model
 
@@ -44,7 +44,7 @@ def parts(model: Model, picture: Path, rules: str) -> dict[str, Callable[[], obj
     whole = Asked(WORDS, tuple(range(len(WORDS))), WORDS)
     single = [Asked(WORDS, (place,), (word,)) for place, word in enumerate(WORDS)]
     ask = [question([each], model.vocabulary, None, device) for each in (whole, *single)]
-    chunk = ON_CPU if device.type == "cpu" else ON_GPU
+    chunk = words_at_a_time(device)
     x = captioner.encoder.normalise(pixels).detach().requires_grad_()
     for parameter in captioner.parameters():
         parameter.requires_grad_(False)

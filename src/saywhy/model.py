@@ -26,7 +26,7 @@ from saywhy.encoders.annotations import Annotations
 from saywhy.errors import BrokenPicture, UserError, closest
 from saywhy.explain.asking import Ask, Asked, in_question, question
 from saywhy.explain.composites import DEFAULT, Composite, composite
-from saywhy.explain.explaining import ON_CPU, ON_GPU, Explaining
+from saywhy.explain.explaining import Explaining, words_at_a_time
 from saywhy.explain.explanation import Explanation
 from saywhy.explain.methods import METHODS, explain
 from saywhy.explain.risk import OBJECTS, RISK, Names, Risk, Risks
@@ -61,7 +61,7 @@ class Model:
         objects: ObjectWords | None = None,
         why_no_risk: UserError | None = None,
     ) -> None:
-        self.risk, self._why_no_risk = risk, why_no_risk
+        self.risk, self.why_no_risk = risk, why_no_risk
         self.objects = objects or ObjectWords.read()
         self.name = saved.name
         self.captioner = saved.captioner
@@ -268,7 +268,7 @@ class Model:
         asked = [Asked(each.words, tuple(range(len(each.words))), each.words) for each in made]
         with torch.inference_mode(False), self.captioner.attending(rules.attend):
             wanted = question(asked, self.vocabulary, None, self.captioner.device)
-            chunk = ON_CPU if self.captioner.device.type == "cpu" else ON_GPU
+            chunk = words_at_a_time(self.captioner.device)
             rule = composite(DEFAULT)
             told = explain(self.captioner, *self._inputs(opened), wanted, ("lrp",), rule, chunk, to_pixels=False)
             found = risks(self.captioner, told, wanted, asked)
@@ -276,8 +276,8 @@ class Model:
 
     def risks(self) -> Risks:
         """What tells how likely words are made up; a `UserError` where the model has no such thing."""
-        if self._why_no_risk is not None:
-            raise self._why_no_risk
+        if self.why_no_risk is not None:
+            raise self.why_no_risk
         if self.risk is None:
             raise UserError(f"model {self.name} has no {RISK}: `saywhy audit risk --save-risk` fits one to captions")
         return Risks(self.risk, Names(self.vocabulary, self.objects))
@@ -321,9 +321,10 @@ def load(model: str | Path | None = None, device: str | torch.device | None = No
     saved = load_saved(folder, choose_device(device))
     objects = folder / OBJECTS
     try:
-        return Model(saved, Risk.read(folder), ObjectWords.read(objects if objects.is_file() else None))
+        risk, table = Risk.read(folder), ObjectWords.read(objects if objects.is_file() else None)
     except UserError as error:  # it still says what it sees
         return Model(saved, why_no_risk=error)
+    return Model(saved, risk, table)
 
 
 def locate(model: str | Path | None) -> Path:

@@ -262,6 +262,15 @@ def test_caption_risk_of_a_model_without_one_is_one_line(run, model, scenes):
     assert "has no risk.json" in done.complaint
 
 
+def test_explain_tells_that_a_damaged_risk_is_left_out_and_goes_on(run, model, scenes, tmp_path):
+    (model / "risk.json").write_text("{}")
+    asked = ("--model", model, "--method", "attention", "--device", "cpu", "--out", tmp_path / "why")
+    done = run("explain", scenes / "grey.png", *asked)
+    assert (done.code, len(done.err.splitlines())) == (0, 1)
+    assert done.err.startswith(f"saywhy: no risks are told: {model / 'risk.json'}")
+    assert (tmp_path / "why" / "report.html").is_file()
+
+
 def start(*arguments: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "saywhy", *map(str, arguments)]
     told = os.environ | {"OMP_NUM_THREADS": "1"}

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from saywhy.cli import app
 from saywhy.errors import UserError
 from saywhy.reports.audit_pages import write_pages
-from saywhy.reports.audit_plots import spread_out
+from saywhy.reports.plotting import spread_out
 from saywhy.reports.results import page
 
 pytest.importorskip("matplotlib")

@@ -31,7 +31,7 @@ from saywhy.decoding.rules import log_probabilities
 from saywhy.encoders.annotations import Annotations
 from saywhy.errors import UserError
 from saywhy.explain.composites import DEFAULT, Composite, composite
-from saywhy.explain.explaining import ON_CPU, ON_GPU
+from saywhy.explain.explaining import words_at_a_time
 from saywhy.explain.methods import METHODS
 from saywhy.explain.risk import Names
 from saywhy.model import Model
@@ -127,7 +127,7 @@ class Bench:
     @property
     def chunk(self) -> int:
         """Words that go back at a time."""
-        return ON_CPU if self.device.type == "cpu" else ON_GPU
+        return words_at_a_time(self.device)
 
     @property
     def at_once(self) -> int:

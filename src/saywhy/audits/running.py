@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from saywhy.audits import hallucination, localisation, picture_ablation, risk, sanity, word_ablation
-from saywhy.audits.bench import Bench, digest
+from saywhy.audits.bench import Bench
 from saywhy.audits.cases import Cases
 from saywhy.audits.results import LeftOut, audits
 from saywhy.data.datasets import digest as data_digest
@@ -66,7 +66,7 @@ def about(bench: Bench, cases: Cases) -> dict[str, Any]:
         "decoding": str(bench.model.decoding),
         "composite": str(bench.rules),
         "objects": bench.objects.key,
-        "digests": {"model": digest(bench.model), "data": data_digest(bench.data)},
+        "digests": {"model": bench.key["model"], "data": data_digest(bench.data)},
         **machine(bench.device),
     }
 

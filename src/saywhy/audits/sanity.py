@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
+from functools import cached_property
 from itertools import combinations
 from typing import Any
 
@@ -80,9 +81,15 @@ class _Again:
 
     def __init__(self, bench: Bench, cases: Cases) -> None:
         self.bench, self.cases = bench, cases
-        changed = randomised(bench.captioner)
-        self.names = [*changed, "shifted", "moved"]
-        self._changed, self._shifted = changed, shifted(bench.captioner)
+        self.stages = randomised(bench.captioner)
+        self.names = [*self.stages, "shifted", "moved"]
+
+    @cached_property
+    def altered(self) -> dict[str, Captioner]:
+        """The altered models by name, made when the first picture needs them."""
+        captioner = self.bench.captioner
+        stages = {name: shuffled(captioner, first) for name, first in self.stages.items()}
+        return {**stages, "shifted": shifted(captioner)}
 
     def __call__(self, seen: Seen) -> Iterator[Arrays]:
         bench = self.bench
@@ -99,8 +106,7 @@ class _Again:
                 maps = self._maps(bench.captioner, seen, heard, lambda pixels: pixels.roll(step, dims=-1))
                 maps = [np.roll(each, -step, axis=-1) for each in maps]
             else:
-                captioner = self._shifted if name == "shifted" else self._changed[name]()
-                maps = self._maps(captioner, seen, heard)
+                maps = self._maps(self.altered[name], seen, heard)
             for row, each in enumerate(maps):
                 found[row][:, i] = rank_correlation(np.abs(patch_sums(each)), before[row])
         yield from ({"alike": each} for each in found)
@@ -128,19 +134,11 @@ def strengths(case: Case) -> np.ndarray:
     return np.abs(np.stack([patch_sums(case.maps[method]) for method in METHODS], axis=1))
 
 
-def randomised(captioner: Captioner) -> dict[str, Callable[[], Captioner]]:
-    """By how far down it is randomised, what makes such a captioner: a copy, the given one stays as it is."""
-    blocks = captioner.encoder.blocks()
-    ends = [len(blocks) - round(len(blocks) * part / len(PARTS)) for part in range(1, len(PARTS) + 1)]
-    made: dict[str, Captioner] = {}
-
-    def copy(name: str, first: int) -> Captioner:
-        if name not in made:
-            made[name] = shuffled(captioner, first)
-        return made[name]
-
-    names = ["decoder", *(f"{part} encoder" for part in PARTS)]
-    return {name: lambda n=name, f=first: copy(n, f) for name, first in zip(names, [len(blocks), *ends], strict=True)}  # type: ignore[misc]
+def randomised(captioner: Captioner) -> dict[str, int]:
+    """By how far down it is randomised, the first of the encoder's blocks that is."""
+    count = len(captioner.encoder.blocks())
+    ends = [count - round(count * part / len(PARTS)) for part in range(1, len(PARTS) + 1)]
+    return {"decoder": count, **dict(zip((f"{part} encoder" for part in PARTS), ends, strict=True))}
 
 
 def shuffled(captioner: Captioner, first: int) -> Captioner:

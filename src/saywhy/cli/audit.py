@@ -11,13 +11,13 @@ import typer
 from saywhy.cli.complain import Faults, complain
 from saywhy.cli.options import (
     FLAG,
-    MACHINE,
     OUTPUT,
     Data,
     Device,
     Images,
     JsonLines,
     Model,
+    OwnBatch,
     Reader,
     Regions,
     Workers,
@@ -93,10 +93,7 @@ def audit(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
-    batch: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Pictures at a time.", show_default="by itself", rich_help_panel=MACHINE),
-    ] = None,
+    batch: OwnBatch = None,
     workers: Workers = None,
     device: Device = "auto",
 ) -> None:

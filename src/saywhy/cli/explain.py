@@ -11,7 +11,6 @@ import typer
 from saywhy.cli.complain import Faults
 from saywhy.cli.options import (
     FLAG,
-    MACHINE,
     Attend,
     Beam,
     Device,
@@ -19,6 +18,7 @@ from saywhy.cli.options import (
     Length,
     Model,
     NoRepeat,
+    OwnBatch,
     Pictures,
     Regions,
     examples,
@@ -109,10 +109,7 @@ def explain(
     no_repeat: NoRepeat = None,
     attend: Attend = None,
     as_json: JsonLines = False,
-    batch: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Pictures at a time.", show_default="by itself", rich_help_panel=MACHINE),
-    ] = None,
+    batch: OwnBatch = None,
     device: Device = "auto",
 ) -> None:
     """Show why each word was said: which pixels and which earlier words spoke for it or against it.

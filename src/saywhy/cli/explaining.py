@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from saywhy.captioners.saving import VOCABULARY, read_config
-from saywhy.cli.complain import Faults
+from saywhy.cli.complain import Faults, complain
 from saywhy.cli.places import Places
 from saywhy.cli.progress import counting
 from saywhy.data.region_inputs import find_regions
@@ -84,6 +84,8 @@ def explain(
     from saywhy.model import load
 
     loaded = load(model, device)
+    if loaded.why_no_risk is not None:
+        complain(f"no risks are told: {loaded.why_no_risk}")
     given = find_regions(loaded.regions, regions, f"model {loaded.name}")
     if given:
         given.table.require(path.name for path in pictures)

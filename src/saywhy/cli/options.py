@@ -76,6 +76,10 @@ JsonLines = Annotated[
 ]
 Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda|mps", help="What to compute on.", rich_help_panel=MACHINE)]
 Batch = Annotated[int, typer.Option(metavar="N", min=1, help="Pictures at a time.", rich_help_panel=MACHINE)]
+OwnBatch = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Pictures at a time.", show_default="by itself", rich_help_panel=MACHINE),
+]
 Workers = Annotated[
     int | None,
     typer.Option(

@@ -19,8 +19,10 @@ from saywhy.explain.explanation import Explanation
 from saywhy.explain.methods import explain, known
 from saywhy.explain.risk import Risks
 
-ON_CPU, ON_GPU = 1, 16
-"""Words that go back at a time: a CPU's caches like one, a GPU likes many."""
+
+def words_at_a_time(device: torch.device) -> int:
+    """How many words go back at a time: a CPU's caches like one, a GPU likes many."""
+    return 1 if device.type == "cpu" else 16
 
 
 @dataclass
@@ -53,7 +55,7 @@ class Explaining:
             asked = [each or best for each, best in zip(asked, fitting, strict=True)]
         these = [each for each in asked if each is not None]
         wanted = question(these, self.vocabulary, self.ask.instead, pixels.device)
-        chunk = self.chunk or (ON_CPU if pixels.device.type == "cpu" else ON_GPU)
+        chunk = self.chunk or words_at_a_time(pixels.device)
         evidence = explain(self.captioner, pixels, boxes, wanted, self.methods, self.composite, chunk)
         rules = str(self.composite)
         is_plain = self.ask.instead is None  # a difference of two logits is no evidence of a risk
