@@ -1,13 +1,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PICTURES ?= examples/pictures
+IMAGES ?= examples/images
 
 .PHONY: demo test slow lint results clean
 
 # Captions the example pictures with the shipped model and draws what it looked at.
 demo: $(VENV)/ready
-	$(BIN)/saywhy caption $(PICTURES) --figures demo
+	$(BIN)/saywhy caption $(IMAGES) --figures demo
 	@echo "what the model looked at: demo/*.png"
 
 test: $(VENV)/ready

@@ -1,8 +1,8 @@
 """How long audits take, and where the time goes.
 
-    python benchmarks/audits.py --data DIR [--model DIR] [--pictures 100] [--device auto] [--limit 900] [--json FILE]
+    python benchmarks/audits.py --data DIR [--model DIR] [--limit 100] [--device auto] [--seconds 900] [--json FILE]
 
-All audits of test pictures, from an empty cache, once from the beginning and once more from what was kept. Beside the
+All audits of test images, from an empty cache, once from the beginning and once more from what was kept. Beside the
 seconds of each audit stand those of what it is made of: what was spent inside the model's parts and in numpy.
 """
 
@@ -21,11 +21,11 @@ from unittest import mock
 
 import torch
 
-from saywhy.audits import bench as bench_module
-from saywhy.audits import cases, localisation, running, sanity
+from saywhy.audits import context as bench_module
+from saywhy.audits import evidence, localisation, runner, sanity
 from saywhy.cli import auditing
-from saywhy.cli.complain import Faults
-from saywhy.training.machine import machine
+from saywhy.cli.common import Failures
+from saywhy.provenance import machine
 
 
 class Clock:
@@ -59,14 +59,18 @@ class Clock:
 @contextmanager
 def clocked(clock: Clock) -> Iterator[None]:
     """Time the parts that audits are made of."""
-    Bench, Kept = bench_module.Bench, bench_module.Kept
+    AuditContext, ResultCache = bench_module.AuditContext, bench_module.ResultCache
     parts = [
-        (Bench, "encode", "encoding"),
-        (Bench, "captions", "captioning"),
-        (Bench, "probabilities", "teacher forcing"),
+        (AuditContext, "encode", "encoding"),
+        (AuditContext, "captions", "captioning"),
+        (AuditContext, "probabilities", "teacher forcing"),
     ]
-    parts += [(Kept, "save", "writing"), (Kept, "load", "reading"), (localisation, "shares", "numpy: boxes")]
-    parts += [(module, "explain", "explaining") for module in (cases, localisation, sanity)]
+    parts += [
+        (ResultCache, "save", "writing"),
+        (ResultCache, "load", "reading"),
+        (localisation, "shares", "numpy: boxes"),
+    ]
+    parts += [(module, "explain", "explaining") for module in (evidence, localisation, sanity)]
     patches = [mock.patch.object(where, name, clock.of(label, getattr(where, name))) for where, name, label in parts]
     for patch in patches:
         patch.start()
@@ -81,10 +85,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--model")
-    parser.add_argument("--pictures", type=int, default=100)
+    parser.add_argument("--limit", type=int, default=100)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--batch", type=int)
-    parser.add_argument("--limit", type=float, help="seconds that the first run may take")
+    parser.add_argument("--seconds", type=float, help="seconds that the first run may take")
     parser.add_argument("--cache", type=Path, help="a new folder, in which what is found out stays")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -93,21 +97,21 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as passing:
         cache = options.cache or Path(passing)
         asked = auditing.Asked(
-            options.model, options.data, None, None, "test", options.pictures, None, None, "epsilon-plus", None, None,
+            options.model, options.data, None, None, "test", options.images, None, None, "epsilon-plus", None, None,
             options.batch, None, options.device,
         )  # fmt: skip
-        bench = auditing.bench(running.AUDITS, asked, cache, Faults())
+        bench = auditing.bench(runner.AUDITS, asked, cache, Failures())
         bench.fitting = None
         clock, seconds = Clock(bench.device), {}
         began = time.monotonic()
         with clocked(clock):
-            for result in running.run(running.AUDITS, bench):
+            for result in runner.run(runner.AUDITS, bench):
                 seconds["explaining"] = result["explaining_seconds"]
                 seconds[result["audit"]] = result["seconds"]
                 print(result["audit"], result["seconds"], flush=True)
         first = time.monotonic() - began
         began = time.monotonic()
-        for _ in running.run(running.AUDITS, bench):
+        for _ in runner.run(runner.AUDITS, bench):
             pass
         again = time.monotonic() - began
         size = sum(path.stat().st_size for path in cache.rglob("*") if path.is_file())
@@ -115,7 +119,7 @@ def main() -> None:
     parts["the rest"] = first - sum(parts.values())
     told = {
         "model": bench.model.name,
-        "pictures": len(bench.data),
+        "images": len(bench.data),
         "seconds": round(first, 1),
         "again_from_the_cache": round(again, 1),
         "cache_megabytes": round(size / 1e6, 1),
@@ -126,8 +130,8 @@ def main() -> None:
     print(json.dumps(told, indent=2))
     if options.json:
         options.json.write_text(json.dumps(told, indent=2) + "\n")
-    if options.limit and first > options.limit:
-        raise SystemExit(f"{first:.0f} s are more than {options.limit:.0f}")
+    if options.seconds and first > options.seconds:
+        raise SystemExit(f"{first:.0f} s are more than {options.seconds:.0f}")
 
 
 if __name__ == "__main__":

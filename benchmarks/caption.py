@@ -1,10 +1,10 @@
-"""One picture, end to end, on the CPU: where the time goes.
+"""One image, end to end, on the CPU: where the time goes.
 
-    python benchmarks/caption.py [PICTURE] [--repeats 15] [--json FILE]
+    python benchmarks/caption.py [IMAGE] [--repeats 15] [--json FILE]
 
 Load is a fresh process from its start to a ready model, imports and all. The rest is timed in one process after a
 warm-up, the parts of each repeat one after the other; medians. Times are of this machine; the ratios travel better.
-Decoding is timed as the model does it (a beam of 5) and greedily, for one picture and a picture of a batch of 16.
+Decoding is timed as the model does it (a beam of 5) and greedily, for one image and an image of a batch of 16.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def load_seconds(repeats: int) -> list[float]:
     return seconds
 
 
-def measure(picture: Path, batch: int, repeats: int) -> dict[str, float]:
-    """Median seconds a picture of each part, for `batch` pictures at a time."""
+def measure(image: Path, batch: int, repeats: int) -> dict[str, float]:
+    """Median seconds an image of each part, for `batch` images at a time."""
     import torch
 
     import saywhy
-    from saywhy.data.pictures import open_picture
+    from saywhy.data.images import open_image
     from saywhy.decoding import decode
 
     model = saywhy.load(device="cpu")
@@ -51,33 +51,33 @@ def measure(picture: Path, batch: int, repeats: int) -> dict[str, float]:
             last = now
 
         with torch.inference_mode():
-            opened = [open_picture(picture) for _ in range(batch)]
+            opened = [open_image(image) for _ in range(batch)]
             mark("open")
             pixels = torch.stack([torch.from_numpy(model.preprocessing(each)) for each in opened])
             mark("prepare")
-            annotations = model.captioner.encode(pixels)
+            features = model.captioner.encode(pixels)
             mark("encode")
-            decode(model.captioner, annotations, model.decoding)
+            decode(model.captioner, features, model.decoding)
             mark("decode")
-            decode(model.captioner, annotations, greedy)
+            decode(model.captioner, features, greedy)
             mark("decode greedily")
     return {part: statistics.median(each[3:]) for part, each in seconds.items()}  # the first ones warm up
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    example = Path(__file__).parents[1] / "examples" / "pictures" / "astronaut.png"
-    parser.add_argument("picture", type=Path, nargs="?", default=example)
+    example = Path(__file__).parents[1] / "examples" / "images" / "astronaut.png"
+    parser.add_argument("image", type=Path, nargs="?", default=example)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     import torch
 
-    about = {"picture": asked.picture.name, "threads": torch.get_num_threads(), "torch": torch.__version__}
+    about = {"image": asked.image.name, "threads": torch.get_num_threads(), "torch": torch.__version__}
     table: dict[str, object] = {**about, "load": statistics.median(load_seconds(3))}
     print(f"load {table['load']:.2f} s, {about['threads']} threads")
-    for name, batch in (("one picture", 1), ("a picture of sixteen", 16)):
-        parts = measure(asked.picture, batch, asked.repeats if batch == 1 else 3)
+    for name, batch in (("one image", 1), ("an image of sixteen", 16)):
+        parts = measure(asked.image, batch, asked.repeats if batch == 1 else 3)
         ratio = parts["decode"] / parts["encode"]
         table[name] = {**parts, "decode over encode": ratio}
         print(f"{name}: " + ", ".join(f"{part} {value * 1000:.1f} ms" for part, value in parts.items()))

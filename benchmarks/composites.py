@@ -1,11 +1,11 @@
-"""Which rules of LRP, and which methods, point at what a word names: dev pictures with boxes.
+"""Which rules of LRP, and which methods, point at what a word names: dev images with boxes.
 
-    python benchmarks/composites.py --data DIR [--model DIR] [--pictures 200] [--device auto] [--json FILE]
+    python benchmarks/composites.py --data DIR [--model DIR] [--limit 200] [--device auto] [--json FILE]
 
 For every word of the model's own captions that ends a phrase of a reference with boxes: the share of the map's positive
 part inside the boxes, whether its highest point (of the map smoothed over 17 × 17 pixels) lies inside, and the share of
 the negative part. `uniform` is what the area of the boxes alone gives. Words whose boxes cover more than nine tenths of
-the picture are left out. A quick look, to choose a default by; on dev.
+the image are left out. A quick look, to choose a default by; on dev.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--model")
-    parser.add_argument("--pictures", type=int, default=200)
+    parser.add_argument("--limit", type=int, default=200)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--json", type=Path)
@@ -69,11 +69,11 @@ def main() -> None:
     model = saywhy.load(asked.model, asked.device)
     with gzip.open(asked.data / "boxes.jsonl.gz", "rt") as lines:
         told = {each["image"]: each for each in map(json.loads, lines)}
-    pictures = [each.path for each in read(asked.data).split("dev").pictures[: asked.pictures]]
+    images = [each.path for each in read(asked.data).split("dev").images[: asked.images]]
     found: dict[str, list[tuple[float, ...]]] = defaultdict(list)
     for name in composites:
         methods = METHODS if name == next(iter(composites)) else ["lrp"]
-        for each in model.explanations(pictures, methods=methods, composite=name, batch=asked.batch):
+        for each in model.explanations(images, methods=methods, composite=name, batch=asked.batch):
             square = (each.seen, each.seen)
             for i, mask in masks(each, told[Path(each.image).name]).items():
                 for method in methods:
@@ -81,7 +81,7 @@ def main() -> None:
                     found[f"lrp, {name}" if method == "lrp" else method].append(row)
                 if methods == METHODS:
                     found["uniform"].append(scores(np.ones(square), mask))
-    table = {"model": model.name, "split": "dev", "pictures": len(pictures), "words": len(found["uniform"])}
+    table = {"model": model.name, "split": "dev", "images": len(images), "words": len(found["uniform"])}
     columns = ("positive inside", "highest inside", "negative inside")
     rows = {key: dict(zip(columns, map(fmean, zip(*of, strict=True)), strict=True)) for key, of in found.items()}
     print(json.dumps({**table, "rows": rows}, indent=2))

@@ -2,8 +2,8 @@
 
     python benchmarks/zennit_vgg.py [--repeats 5] [--weights FILE] [--json FILE]
 
-The same network, the same relevance of its 14 × 14 × 512 annotations for ten words, the same rule (α1β0 with biases,
-z⁺). `zennit` sets its hooks once and goes back word by word; `zennit, ten copies` runs the picture ten times in one
+The same network, the same relevance of its 14 × 14 × 512 features for ten words, the same rule (α1β0 with biases,
+z⁺). `zennit` sets its hooks once and goes back word by word; `zennit, ten copies` runs the image ten times in one
 batch. The largest difference of the maps, by the largest relevance, is printed beside the times. What zennit cannot
 follow, and saywhy's captioners do: batch norms folded as a network runs, sums and activations that are no modules,
 LSTM cells, gates and attention.
@@ -26,7 +26,7 @@ from zennit.rules import Pass, ZPlus
 
 import saywhy.encoders
 from saywhy.explain.composites import composite
-from saywhy.explain.relevance import Relevance
+from saywhy.explain.lrp import Relevance
 
 WORDS = 10
 
@@ -51,7 +51,7 @@ def by_zennit(body: nn.Module, x: Tensor, R: Tensor) -> Tensor:
 
 
 def by_zennit_in_a_batch(body: nn.Module, x: Tensor, R: Tensor) -> Tensor:
-    """The same, all words at once: the picture ten times over."""
+    """The same, all words at once: the image ten times over."""
     x = x.repeat(len(R), 1, 1, 1).requires_grad_()
     rules = LayerMapComposite([(nn.ReLU, Pass()), (nn.Conv2d, ZPlus(stabilizer=1e-9))])
     with rules.context(body) as hooked:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-# The slow twins in tests/reference are imported as `reference`, the small captioners and pictures as `tiny`.
+# The slow twins in tests/reference are imported as `reference`, the small captioners and images as `tiny`.
 sys.path.insert(0, str(Path(__file__).parent))
 
 

@@ -9,9 +9,9 @@ import pytest
 import saywhy
 from saywhy.data.datasets import read
 from saywhy.data.vocabulary import MARKERS
+from saywhy.inference.evaluation import caption_split
+from saywhy.inference.model import SHIPPED, locate
 from saywhy.metrics import cider
-from saywhy.metrics.evaluation import caption_split
-from saywhy.model import SHIPPED, locate
 
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "results" / "flickr8k-soft-distilled-seed0.json"
@@ -29,16 +29,16 @@ def test_it_is_whole_and_at_most_60_megabytes():
 
 
 def test_it_tells_how_likely_each_thing_it_names_is_made_up(model):
-    for caption in model.captions([ROOT / "examples" / "pictures" / "rocket.jpg"], risk=True):
+    for caption in model.captions([ROOT / "examples" / "images" / "rocket.jpg"], risk=True):
         risks = {word: risk for word, risk in zip(caption.words, caption.risks, strict=True) if risk is not None}
         assert {"man", "shirt", "building"} <= set(risks)  # none of which is there
         assert min(risks.values()) > 0.5
     assert model.risk.about["split"] == "dev"
 
 
-def test_it_captions_every_example_picture_with_words_of_its_vocabulary(model):
-    pictures = sorted((ROOT / "examples" / "pictures").glob("*.??g"))
-    captions = list(model.captions(pictures))
+def test_it_captions_every_example_image_with_words_of_its_vocabulary(model):
+    images = sorted((ROOT / "examples" / "images").glob("*.??g"))
+    captions = list(model.captions(images))
     assert len(captions) == 4
     for caption in captions:
         assert 1 <= len(caption.words) <= 20
@@ -64,18 +64,18 @@ def test_its_results_were_measured_with_the_decoding_it_ships_with(model):
 @pytest.mark.data
 @pytest.mark.slow
 def test_it_scores_on_the_test_split_what_the_results_say(model, flickr8k):
-    pictures = read(flickr8k).split("test").pictures
-    said = caption_split(model.captioner, model.vocabulary, model.preprocessing, pictures, model.decoding)
-    words = [said.captions[picture.name].words for picture in pictures]
-    score = 100 * cider(words, [picture.captions for picture in pictures]).cider
+    images = read(flickr8k).split("test").images
+    said = caption_split(model.captioner, model.vocabulary, model.preprocessing, images, model.decoding)
+    words = [said.captions[image.name].words for image in images]
+    score = 100 * cider(words, [image.captions for image in images]).cider
     assert score == pytest.approx(json.loads(RESULT.read_text())["scores"]["cider"], abs=0.5)
 
 
 @pytest.mark.data
-def test_on_fifty_test_pictures_it_is_far_better_than_captions_of_other_pictures(model, flickr8k):
-    pictures = read(flickr8k).split("test").pictures[:50]
-    said = caption_split(model.captioner, model.vocabulary, model.preprocessing, pictures, model.decoding, workers=0)
-    words = [said.captions[picture.name].words for picture in pictures]
-    references = [picture.captions for picture in pictures]
+def test_on_fifty_test_images_it_is_far_better_than_captions_of_other_images(model, flickr8k):
+    images = read(flickr8k).split("test").images[:50]
+    said = caption_split(model.captioner, model.vocabulary, model.preprocessing, images, model.decoding, workers=0)
+    words = [said.captions[image.name].words for image in images]
+    references = [image.captions for image in images]
     shifted = references[1:] + references[:1]
     assert cider(words, references).cider > 5 * cider(words, shifted).cider

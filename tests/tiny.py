@@ -1,4 +1,4 @@
-"""Captioners, annotations and pictures of the real kinds, small enough to run hundreds of times."""
+"""Captioners, features and images of the real kinds, small enough to run hundreds of times."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from PIL import Image
 from torch import Tensor, nn
 
 from saywhy import encoders
-from saywhy.captioners import Captioner, CaptionerSettings, Glance, State, Step, build, captioners
+from saywhy.captioners import Attention, Captioner, CaptionerSettings, State, Step, build, captioners
 from saywhy.data.vocabulary import END, MARKERS, START, Vocabulary
-from saywhy.encoders.annotations import Annotations
 from saywhy.encoders.base import Encoder
+from saywhy.encoders.features import Features
 
 DOCUMENTED = Path(__file__).parents[1] / "docs" / "new-architecture.md"
 
@@ -41,7 +41,7 @@ SIDE = 64
 WORDS = len(MARKERS) + 7
 CHOICES = {
     "coca": [{"conditioning": "bottleneck"}],
-    "soft-attention": [{"score": "bilinear"}, {"no_picture": "learned"}],
+    "soft-attention": [{"score": "bilinear"}, {"no_image": "learned"}],
     "hard-attention": [{"reward": "onward"}],
 }  # settings worth a run of the shared suite each
 
@@ -91,7 +91,7 @@ def captioner(name: str = "soft-attention", words: int = WORDS, seed: int = 0, *
 
 
 def opinionated(name: str = "soft-attention", words: int = WORDS, seed: int = 0, **chosen: Any) -> Captioner:
-    """A captioner whose every word depends strongly on the picture and on the words before."""
+    """A captioner whose every word depends strongly on the image and on the words before."""
     found = captioner(name, words, seed, **chosen)
     torch.manual_seed(seed + 1)
     with torch.no_grad():
@@ -101,18 +101,18 @@ def opinionated(name: str = "soft-attention", words: int = WORDS, seed: int = 0,
     return found
 
 
-def annotations(
-    pictures: int = 3, seed: int = 0, width: int = 256, dtype: torch.dtype = torch.float32, kind: str = "grid"
-) -> Annotations:
-    """Random annotations: a grid of 2 × 3, or "regions": up to six boxes a picture, of which every other lacks two."""
+def features(
+    images: int = 3, seed: int = 0, width: int = 256, dtype: torch.dtype = torch.float32, kind: str = "grid"
+) -> Features:
+    """Random features: a grid of 2 × 3, or "regions": up to six boxes an image, of which every other lacks two."""
     random = torch.Generator().manual_seed(seed)
-    vectors = torch.randn(pictures, 6, width, generator=random, dtype=torch.float64).to(dtype)
+    vectors = torch.randn(images, 6, width, generator=random, dtype=torch.float64).to(dtype)
     if kind == "grid":
-        return Annotations(vectors, (2, 3))
-    corners = torch.rand(pictures, 6, 2, 2, generator=random, dtype=torch.float64).to(dtype)
+        return Features(vectors, (2, 3))
+    corners = torch.rand(images, 6, 2, 2, generator=random, dtype=torch.float64).to(dtype)
     boxes = corners.sort(dim=2).values.flatten(2)  # left, top, right, bottom
     boxes[1::2, 4:] = 0
-    return Annotations.of_regions(vectors, boxes)
+    return Features.of_regions(vectors, boxes)
 
 
 def captions(count: int = 3, length: int = 6, words: int = WORDS, seed: int = 0) -> Tensor:
@@ -123,16 +123,16 @@ def captions(count: int = 3, length: int = 6, words: int = WORDS, seed: int = 0)
     return torch.cat([START * ends, said, END * ends], dim=1)
 
 
-def pixels(pictures: int = 2, side: int = SIDE, seed: int = 0) -> Tensor:
+def pixels(images: int = 2, side: int = SIDE, seed: int = 0) -> Tensor:
     random = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 256, (pictures, 3, side, side), dtype=torch.uint8, generator=random)
+    return torch.randint(0, 256, (images, 3, side, side), dtype=torch.uint8, generator=random)
 
 
 def vocabulary(words: int = WORDS) -> Vocabulary:
     return Vocabulary((*MARKERS, *(f"word{n}" for n in range(words - len(MARKERS)))))
 
 
-def picture_files(folder: Path, count: int, size: tuple[int, int] = (80, 70)) -> list[Path]:
+def image_files(folder: Path, count: int, size: tuple[int, int] = (80, 70)) -> list[Path]:
     """Files of noise, each another."""
     paths = [folder / f"{n}.png" for n in range(count)]
     for n, path in enumerate(paths):
@@ -166,12 +166,12 @@ class Script(Captioner[ScriptState]):
         """The same logits after every word."""
         return cls(logits.expand(len(logits), -1).clone())
 
-    def start(self, annotations: Annotations) -> ScriptState:
-        return ScriptState(self.table.expand(len(annotations), -1, -1))
+    def start(self, features: Features) -> ScriptState:
+        return ScriptState(self.table.expand(len(features), -1, -1))
 
     def step(self, words: Tensor, state: ScriptState) -> Step[ScriptState]:
         logits = state.tables[torch.arange(len(words)), words]
-        return Step(logits, state, Glance(torch.ones(len(words), 1)))
+        return Step(logits, state, Attention(torch.ones(len(words), 1)))
 
-    def forward(self, annotations: Annotations, captions: Tensor) -> tuple[Tensor, Glance]:
-        return self.table[captions], Glance(torch.ones(*captions.shape, 1))
+    def forward(self, features: Features, captions: Tensor) -> tuple[Tensor, Attention]:
+        return self.table[captions], Attention(torch.ones(*captions.shape, 1))

@@ -13,8 +13,8 @@ import tiny
 from saywhy import encoders
 from saywhy.captioners import Captioner
 from saywhy.explain.composites import Composite
+from saywhy.explain.lrp import Pixels, Relevance
 from saywhy.explain.passes import Forward, Question, Relevances, run_relevance
-from saywhy.explain.relevance import Pixels, Relevance
 
 DOUBLE = torch.float64
 ROUNDING = {torch.float32: 1e-3, DOUBLE: 1e-9}
@@ -26,7 +26,7 @@ def random(*shape: int, seed: int = 0, dtype: torch.dtype = DOUBLE) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Traced:
+class TracingMode:
     """What became of relevance R(out) on its way back through a function of x: R(x) and the accounts (B,)."""
 
     out: Tensor
@@ -48,8 +48,8 @@ def traced(
     rules: Composite | None = None,
     attention: str = "constant",
     box: tuple[Tensor, Tensor] | None = None,
-) -> Traced:
-    """Run a function under `Relevance` and send relevance back, w · out for random w."""
+) -> TracingMode:
+    """Trainer a function under `Relevance` and send relevance back, w · out for random w."""
     x = x.clone().requires_grad_()
     sink = torch.zeros_like(x, requires_grad=True)
     if box is not None:
@@ -61,7 +61,7 @@ def traced(
     w = random(*out.shape, seed=1, dtype=out.dtype)
     wanted = [x, sink, mode.absorbed, mode.start]
     g, at_sink, absorbed, start = torch.autograd.grad(out, wanted, w, allow_unused=True, materialize_grads=True)
-    return Traced(out.detach(), out.detach() * w, g * x.detach() + at_sink, absorbed, start)
+    return TracingMode(out.detach(), out.detach() * w, g * x.detach() + at_sink, absorbed, start)
 
 
 def asked(said: Tensor, places: Sequence[int] = (0, 2, 4), words: Sequence[int] = (5, 7, 9)) -> Question:
@@ -70,13 +70,13 @@ def asked(said: Tensor, places: Sequence[int] = (0, 2, 4), words: Sequence[int] 
     return Question(said, at, which, torch.full_like(which, -1))
 
 
-def inputs(captioner: Captioner, kind: str, pictures: int = 3, seed: int = 0) -> tuple[Tensor, Tensor | None]:
+def inputs(captioner: Captioner, kind: str, images: int = 3, seed: int = 0) -> tuple[Tensor, Tensor | None]:
     """Pixels for a "grid"; for "regions" vectors and boxes, and the captioner gets an encoder that takes them."""
     if kind == "grid":
-        return tiny.pixels(pictures, seed=seed), None
+        return tiny.pixels(images, seed=seed), None
     dtype = next(captioner.parameters()).dtype
     captioner.encoder = encoders.build("features:256", weights=None).to(dtype)
-    given = tiny.annotations(pictures, seed=seed, dtype=dtype, kind="regions")
+    given = tiny.features(images, seed=seed, dtype=dtype, kind="regions")
     return given.vectors, given.boxes
 
 
@@ -93,14 +93,14 @@ def relevances(
 
 def unbalanced(forward: Forward, found: Relevances) -> tuple[float, float]:
     """What is missing on the decoder's books and on the encoder's, of the worst word and by what is allowed."""
-    logits, picture = forward.scores.detach().T, found.places.sum(dim=-1)  # (K, B)
+    logits, image = forward.scores.detach().T, found.places.sum(dim=-1)  # (K, B)
     allowed = ROUNDING[logits.dtype] * (logits.abs().clamp(min=1) if logits.dtype == torch.float32 else 1)
-    total = picture + found.said.sum(dim=-1) + found.start + found.absorbed
+    total = image + found.said.sum(dim=-1) + found.start + found.absorbed
     of_decoder = float(((logits - total).abs() / allowed).max())
     if found.pixels is None:
         return of_decoder, 0.0
     reached = found.pixels.sum(dim=(-1, -2)) + found.absorbed_by_encoder
-    return of_decoder, float(((picture - reached).abs() / allowed).max())
+    return of_decoder, float(((image - reached).abs() / allowed).max())
 
 
 def close(found: Any, expected: Any, within: float = 1e-9) -> None:

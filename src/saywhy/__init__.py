@@ -2,7 +2,7 @@
 
 >>> import saywhy
 >>> model = saywhy.load()
->>> caption = model.caption("examples/pictures/chelsea.png")  # doctest: +SKIP
+>>> caption = model.caption("examples/images/chelsea.png")  # doctest: +SKIP
 >>> caption.text  # doctest: +SKIP
 """
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from saywhy.decoding import Caption
     from saywhy.errors import UserError
     from saywhy.explain import Explanation
-    from saywhy.model import Model, load
+    from saywhy.inference.model import Model, load
 
 __all__ = ["Caption", "Explanation", "Model", "UserError", "load"]
 
 _HOMES = {
     "Caption": "saywhy.decoding",
     "Explanation": "saywhy.explain",
-    "Model": "saywhy.model",
+    "Model": "saywhy.inference.model",
     "UserError": "saywhy.errors",
-    "load": "saywhy.model",
+    "load": "saywhy.inference.model",
 }
 
 

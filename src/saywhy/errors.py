@@ -13,8 +13,8 @@ class UserError(Exception):
     """
 
 
-class BrokenPicture(UserError):
-    """A picture that cannot be read; data sets name it, skip it and count it."""
+class UnreadableImage(UserError):
+    """An image that cannot be read; data sets name it, skip it and count it."""
 
 
 def closest(word: str, known: Iterable[str]) -> str:

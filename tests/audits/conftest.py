@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import trials
-from saywhy.audits.bench import Bench
-from saywhy.audits.cases import Cases
+import audit_data
+from saywhy.audits.context import AuditContext
+from saywhy.audits.evidence import EvidenceSet
 
 NAMES = ("soft-attention", "ada-lstm", "mh-fc")
 
@@ -21,34 +21,34 @@ def _one_thread_for_all(one_thread: None) -> None:
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Eight pictures in three splits, with captions and boxes."""
-    return trials.write_data(tmp_path_factory.mktemp("audited") / "data")
+    """Eight images in three splits, with captions and boxes."""
+    return audit_data.write_data(tmp_path_factory.mktemp("audited") / "data")
 
 
 @pytest.fixture(scope="session")
-def heard(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Callable[[str], Cases]:
-    """The cases of the test pictures by the name of a captioner, heard once; what is kept of them stays as it is."""
-    found: dict[str, Cases] = {}
+def heard(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Callable[[str], EvidenceSet]:
+    """The cases of the test images by the name of a captioner, heard once; what is kept of them stays as it is."""
+    found: dict[str, EvidenceSet] = {}
 
-    def of(name: str) -> Cases:
+    def of(name: str) -> EvidenceSet:
         if name not in found:
-            found[name] = Cases(trials.bench(data, tmp_path_factory.mktemp(name), name))
+            found[name] = EvidenceSet(audit_data.bench(data, tmp_path_factory.mktemp(name), name))
         return found[name]
 
     return of
 
 
 @pytest.fixture(params=NAMES)
-def cases(request: pytest.FixtureRequest, heard: Callable[[str], Cases]) -> Cases:
+def cases(request: pytest.FixtureRequest, heard: Callable[[str], EvidenceSet]) -> EvidenceSet:
     return heard(request.param)
 
 
 @pytest.fixture
-def soft(heard: Callable[[str], Cases]) -> Cases:
+def soft(heard: Callable[[str], EvidenceSet]) -> EvidenceSet:
     return heard("soft-attention")
 
 
 @pytest.fixture
-def bench(data: Path, tmp_path: Path) -> Bench:
+def bench(data: Path, tmp_path: Path) -> AuditContext:
     """A bench of its own, of which nothing is known."""
-    return trials.bench(data, tmp_path / "cache")
+    return audit_data.bench(data, tmp_path / "cache")

@@ -40,7 +40,7 @@ def test_a_mask_lies_over_what_is_painted_in_its_boxes(frame):
     assert (box_mask(boxes, (300, 200), frame, 64) != seen).mean() < 0.01
 
 
-def test_the_whole_picture_is_every_pixel_and_no_box_is_none():
+def test_the_whole_image_is_every_pixel_and_no_box_is_none():
     for frame in FRAMES:
         assert box_mask(np.array([[0, 0, 1, 1]], np.float32), (300, 200), frame, 9).all()
         assert not box_mask(np.zeros((0, 4), np.float32), (300, 200), frame, 9).any()

@@ -7,24 +7,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import trials
+import audit_data
 from reference import audits as reference
 from saywhy.audits import hallucination
-from saywhy.audits.cases import Case, Cases
+from saywhy.audits.evidence import EvidenceSet, ImageEvidence
 from saywhy.audits.hallucination import STATISTICS, gather, statistics_of
 from saywhy.audits.hallucination import hallucination as audit
-from saywhy.audits.results import LeftOut
-from saywhy.audits.truth import few_references, is_true
-from saywhy.data.datasets import Dataset, Picture
+from saywhy.audits.results import NotApplicable
+from saywhy.data.datasets import CaptionedImage, Dataset
 from saywhy.explain.methods import METHODS
+from saywhy.hallucination.labels import few_references, is_supported
 
 
-def with_references(cases: Cases, *captions: str, of: str | None = None) -> Cases:
-    """The same cases, whose pictures (or one of them) people described otherwise."""
-    pictures = [
-        replace(each, captions=captions) if of in (None, each.name) else each for each in cases.bench.data.pictures
-    ]
-    bench = replace(cases.bench, data=replace(cases.bench.data, pictures=tuple(pictures)))
+def with_references(cases: EvidenceSet, *captions: str, of: str | None = None) -> EvidenceSet:
+    """The same cases, whose images (or one of them) people described otherwise."""
+    images = [replace(each, captions=captions) if of in (None, each.name) else each for each in cases.bench.data.images]
+    bench = replace(cases.bench, data=replace(cases.bench.data, images=tuple(images)))
     return type(cases)(bench)
 
 
@@ -46,26 +44,33 @@ def with_references(cases: Cases, *captions: str, of: str | None = None) -> Case
     ],
 )
 def test_a_word_is_true_if_a_reference_has_it_or_what_makes_it_true(soft, lemma, reference, true):
-    bench = replace(soft.bench, data=Dataset("made", soft.bench.data.root, (picture("x", "a wall", reference),)))
-    assert is_true(bench, ["x"], [lemma]).tolist() == [true]
+    bench = replace(soft.bench, data=Dataset("made", soft.bench.data.root, (image("x", "a wall", reference),)))
+    assert is_supported(bench.objects, bench.references, ["x"], [lemma]).tolist() == [true]
 
 
-def picture(name: str, *captions: str) -> Picture:
-    return Picture(name, name, captions, "test")
+def image(name: str, *captions: str) -> CaptionedImage:
+    return CaptionedImage(name, name, captions, "test")
 
 
-def test_references_of_other_pictures_make_nothing_true(soft):
-    data = Dataset("made", soft.bench.data.root, (picture("x", "a dog"), picture("y", "a car")))
+def test_references_of_other_images_make_nothing_true(soft):
+    data = Dataset("made", soft.bench.data.root, (image("x", "a dog"), image("y", "a car")))
     bench = replace(soft.bench, data=data)
-    assert is_true(bench, ["x", "y", "x", "y"], ["dog", "dog", "car", "car"]).tolist() == [True, False, False, True]
+    assert is_supported(
+        bench.objects, bench.references, ["x", "y", "x", "y"], ["dog", "dog", "car", "car"]
+    ).tolist() == [
+        True,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_every_occurrence_of_a_word_counts(soft):
     told = audit(soft.bench, soft)
-    said = [str(word) for _, case in soft for word in case.words if word in trials.OBJECTS]
+    said = [str(word) for _, case in soft for word in case.words if word in audit_data.OBJECTS]
     assert told["words"] == told["every"]["words"] == len(said) == 10
     by_word = {row["word"]: row["said"] for row in told["by_word"]}
-    named = [trials.OBJECTS[word] for word in said]
+    named = [audit_data.OBJECTS[word] for word in said]
     assert by_word == {lemma: named.count(lemma) for lemma in named}
     assert by_word["dog"] == 7
     # grey is of dogs and no man, pink of a man and a puppy, gold of no dog
@@ -83,16 +88,16 @@ def test_words_of_other_references_are_true_or_made_up_otherwise(soft):
 def test_words_of_one_kind_alone_are_left_out_with_a_reason(soft):
     for said, kind in (("a boat", "made up"), ("puppies and men", "true")):
         cases = with_references(soft, said)
-        with pytest.raises(LeftOut, match=f"all 10 object words are {kind}"):
+        with pytest.raises(NotApplicable, match=f"all 10 object words are {kind}"):
             audit(cases.bench, cases)
 
 
-class Planted(Cases):
+class Planted(EvidenceSet):
     """Maps that are high where a word is true: its statistics tell all, or the opposite."""
 
-    def of(self, picture) -> Case:
-        case = super().of(picture)
-        true = is_true(self.bench, [picture.name] * len(case.lemmas), case.lemmas)
+    def of(self, image) -> ImageEvidence:
+        case = super().of(image)
+        true = is_supported(self.bench.objects, self.bench.references, [image.name] * len(case.lemmas), case.lemmas)
         random = np.random.default_rng(len(case.words)).random((len(true), 64, 64))
         tells, lies = random + 2.0 * true[:, None, None], random - 2.0 * true[:, None, None]
         maps = {method: np.zeros((len(true), 64, 64)) for method in METHODS}
@@ -126,7 +131,7 @@ def test_aucs_of_real_statistics_are_those_of_every_pair(cases):
 
 
 def test_statistics_are_those_of_sorted_pixels(soft):
-    case = soft.of(soft.pictures[0])
+    case = soft.of(soft.images[0])
     found = statistics_of(case)
     assert found.shape == (len(case.objects), len(METHODS), 4)
     for j in range(len(case.objects)):
@@ -136,11 +141,11 @@ def test_statistics_are_those_of_sorted_pixels(soft):
             np.testing.assert_allclose(found[j, m], [*slow, reference.mean(pixels)], rtol=1e-4, atol=1e-7)
 
 
-def test_the_gate_is_read_as_what_it_lets_of_the_picture_in(heard):
+def test_the_gate_is_read_as_what_it_lets_of_the_image_in(heard):
     soft, ada = (heard(name) for name in ("soft-attention", "ada-lstm"))
     for cases, name, sign in ((soft, "β", 1), (ada, "1 − β", -1)):
         others = gather(cases.bench, cases).others
-        assert [*others] == [name, "attention entropy", "probability", "picture share"]
+        assert [*others] == [name, "attention entropy", "probability", "image share"]
         beta = np.concatenate([case.beta[case.objects] for _, case in cases])
         np.testing.assert_allclose(others[name], beta if sign > 0 else 1 - beta)
     assert "1 − β is higher for true words" in [each["claim"] for each in audit(ada.bench, ada)["checks"]]
@@ -155,10 +160,10 @@ def test_the_frequent_words_are_those_that_people_say_most(soft, monkeypatch):
     assert told["every"]["words"] == 10
 
 
-def test_one_reference_a_picture_is_noted(soft):
-    assert few_references(soft.bench) == []
+def test_one_reference_a_image_is_noted(soft):
+    assert few_references(soft.bench.references) == []
     cases = with_references(soft, "a dog")
     told = audit(cases.bench, cases)
     assert told["references"] == 1
     (note,) = told["notes"]
-    assert note.startswith("one reference a picture")
+    assert note.startswith("one reference an image")

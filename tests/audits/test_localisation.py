@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-import trials
+import audit_data
 from reference import audits as reference
 from saywhy.audits import localisation
-from saywhy.audits.cases import Case, Cases
+from saywhy.audits.evidence import EvidenceSet, ImageEvidence
 from saywhy.audits.localisation import MAPPED, located
 from saywhy.audits.localisation import localisation as audit
-from saywhy.audits.results import LeftOut
+from saywhy.audits.results import NotApplicable
 from saywhy.data.phrases import Phrases
 from saywhy.explain.methods import METHODS
 
-SQUARE = 61.25  # pixels of a picture of 90 × 70 that the encoder sees, from (14.375, 4.375) on
+SQUARE = 61.25  # pixels of an image of 90 × 70 that the encoder sees, from (14.375, 4.375) on
 
 
 def phrases(folder: Path, **told: list[tuple[str, list[list[float]]]]) -> Phrases:
-    """Phrases with boxes in pixels, by the colour of a picture."""
+    """Phrases with boxes in pixels, by the colour of an image."""
     rows = [
         {
             **{"image": f"{name}.png", "width": 90, "height": 70},
@@ -37,17 +37,17 @@ def phrases(folder: Path, **told: list[tuple[str, list[list[float]]]]) -> Phrase
     return Phrases(path)
 
 
-def masks(cases: Cases, told: Phrases, colour: str) -> dict[str, tuple[np.ndarray, str]]:
-    """By lemma, the pixels in the boxes of the words of a picture's caption."""
+def masks(cases: EvidenceSet, told: Phrases, colour: str) -> dict[str, tuple[np.ndarray, str]]:
+    """By lemma, the pixels in the boxes of the words of an image's caption."""
     bench = replace(cases.bench, phrases=told)
-    picture = next(each for each in cases.pictures if each.name == f"{colour}.png")
-    case = cases.of(picture)
-    found = localisation._Located(bench, cases).masks(picture, case)
+    image = next(each for each in cases.images if each.name == f"{colour}.png")
+    case = cases.of(image)
+    found = localisation._Located(bench, cases).masks(image, case)
     return {str(case.lemmas[j]): each for j, each in found.items()}
 
 
-def lemmas(cases: Cases, colour: str) -> set[str]:
-    return next({*map(str, case.lemmas)} for picture, case in cases if picture.name == f"{colour}.png")
+def lemmas(cases: EvidenceSet, colour: str) -> set[str]:
+    return next({*map(str, case.lemmas)} for image, case in cases if image.name == f"{colour}.png")
 
 
 def by_loops(boxes: list[list[float]]) -> np.ndarray:
@@ -100,13 +100,13 @@ def test_the_kind_is_that_of_most_of_its_phrases(soft, tmp_path):
     assert masks(soft, Phrases(told.path), "grey")["dog"][1] == "animals"
 
 
-class Planted(Cases):
-    """Cases whose maps are these."""
+class Planted(EvidenceSet):
+    """EvidenceSet whose maps are these."""
 
     planted: dict[str, np.ndarray]
 
-    def of(self, picture) -> Case:
-        case = super().of(picture)
+    def of(self, image) -> ImageEvidence:
+        case = super().of(image)
         maps = {m: np.stack([self.planted.get(m, np.ones((64, 64)))] * len(case.objects)) for m in METHODS}
         return replace(case, maps=maps)
 
@@ -145,8 +145,8 @@ def test_scores_of_real_maps_are_those_of_loops_over_pixels(soft, tmp_path):
     boxes = [[30, 20, 60, 50]]
     bench = replace(soft.bench, phrases=phrases(tmp_path, pink=[("a dog", boxes), ("a man", boxes)]))
     told = audit(bench, soft)
-    picture = next(each for each in soft.pictures if each.name == "pink.png")
-    case = soft.of(picture)
+    image = next(each for each in soft.images if each.name == "pink.png")
+    case = soft.of(image)
     assert told["words"] == 2
     wanted: dict[str, list[Any]] = {method: [] for method in METHODS}
     for j, lemma in enumerate(case.lemmas):
@@ -199,17 +199,17 @@ def test_the_best_head_is_no_worse_than_the_mean_and_attention_of_a_head_is_its_
 
 
 def test_hearing_a_head_is_explaining_with_that_head_alone(heard):
-    """Kept shares of one picture, method by method, against `Model.explain` while a head is heard."""
-    from saywhy.explain.maps import enlarged
+    """ResultCache shares of one image, method by method, against `Model.explain` while a head is heard."""
+    from saywhy.data.preprocess import enlarged
 
     cases = heard("mh-fc")
     audit(cases.bench, cases)
     where = localisation._Located(cases.bench, cases)
-    picture, masks = next((each, found) for each in cases.pictures if (found := where.masks(each, cases.of(each))))
-    case, found = cases.of(picture), trials.kept(cases.bench, "heads", picture)["positive"]
+    image, masks = next((each, found) for each in cases.images if (found := where.masks(each, cases.of(each))))
+    case, found = cases.of(image), audit_data.kept(cases.bench, "heads", image)["positive"]
     assert found.shape == (len(masks), 8, len(METHODS))
-    with cases.bench.captioner.hearing(5):
-        why = cases.bench.model.explain(picture.path, methods=["lrp", "gradcam"])
+    with cases.bench.captioner.isolate_head(5):
+        why = cases.bench.model.explain(image.path, methods=["lrp", "gradcam"])
     for row, (j, (mask, _)) in enumerate(masks.items()):
         place = int(case.objects[j])
         lrp = reference.shares(why.maps["lrp"][place].astype(float).tolist(), mask.tolist())[0]
@@ -227,7 +227,7 @@ def test_captioners_of_one_head_have_no_heads_to_tell_of(soft):
 
 
 def test_without_boxes_or_without_their_words_it_is_left_out_with_a_reason(soft, tmp_path):
-    with pytest.raises(LeftOut, match=r"has no boxes: put boxes.jsonl.gz beside"):
+    with pytest.raises(NotApplicable, match=r"has no boxes: put boxes.jsonl.gz beside"):
         audit(replace(soft.bench, phrases=None), soft)
-    with pytest.raises(LeftOut, match=r"no phrase with boxes names an object word of the 3 captions"):
+    with pytest.raises(NotApplicable, match=r"no phrase with boxes names an object word of the 3 captions"):
         audit(replace(soft.bench, phrases=phrases(tmp_path, grey=[("a boat", [[1, 1, 50, 50]])])), soft)

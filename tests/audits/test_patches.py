@@ -21,7 +21,7 @@ def test_patch_sums_are_those_of_loops_over_pixels(side, patch):
 
 
 @pytest.mark.parametrize("side", [32, 28])
-def test_a_masked_picture_is_that_of_loops_over_pixels(side):
+def test_a_masked_image_is_that_of_loops_over_pixels(side):
     count = 4 * 4
     chosen = torch.from_numpy(np.random.default_rng(0).random((3, count)) < 0.4)
     pixels = tiny.pixels(3, side)

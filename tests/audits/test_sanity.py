@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+import audit_data
 import tiny
-import trials
 from reference import audits as reference
 from saywhy import encoders
 from saywhy.audits import sanity as audit_of_sanity
-from saywhy.audits.cases import Case, Cases
+from saywhy.audits.evidence import EvidenceSet, ImageEvidence
 from saywhy.audits.sanity import PARTS, SHIFT, randomised, shifted, shuffled, strengths
 from saywhy.audits.sanity import sanity as audit
 from saywhy.captioners import Captioner
@@ -49,12 +49,12 @@ def changed(before: Captioner, after: Captioner) -> set[str]:
 
 def logits(captioner: Captioner) -> torch.Tensor:
     with torch.no_grad():
-        return captioner(captioner.encode(tiny.pixels(3)), tiny.captions(3, words=len(trials.WORDS))[:, :-1])[0]
+        return captioner(captioner.encode(tiny.pixels(3)), tiny.captions(3, words=len(audit_data.WORDS))[:, :-1])[0]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shuffled_copy_leaves_the_model_as_it_was_and_says_otherwise(name):
-    captioner = trials.captioner(name)
+    captioner = audit_data.captioner(name)
     before, said = tensors(captioner), logits(captioner)
     for stage, first in randomised(captioner).items():
         assert (logits(shuffled(captioner, first)) - said).abs().max() > 0.1, stage
@@ -63,14 +63,14 @@ def test_a_shuffled_copy_leaves_the_model_as_it_was_and_says_otherwise(name):
 
 
 def test_stages_go_from_the_decoder_to_the_whole_encoder():
-    made = randomised(trials.captioner())
+    made = randomised(audit_data.captioner())
     assert list(made) == STAGES
     assert PARTS == ("¼", "½", "¾", "whole")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_stage_changes_the_decoder_and_the_last_blocks_of_the_encoder(name):
-    captioner = varied(trials.captioner(name))
+    captioner = varied(audit_data.captioner(name))
     blocks = captioner.encoder.blocks()
     every = {name for name, values in captioner.state_dict().items() if values.numel() > 1}
     decoder = {each for each in every if not each.startswith("encoder.")}
@@ -84,7 +84,7 @@ def test_each_stage_changes_the_decoder_and_the_last_blocks_of_the_encoder(name)
 
 def test_whatever_an_encoder_learnt_is_forgotten_when_the_whole_of_it_is_randomised():
     torch.manual_seed(0)
-    captioner = trials.captioner()
+    captioner = audit_data.captioner()
     captioner.encoder = encoders.build("timm:test_vit", weights=None, size=64)
     captioner = varied(captioner)
     altered = changed(captioner, shuffled(captioner, randomised(captioner)["whole encoder"]))
@@ -93,14 +93,14 @@ def test_whatever_an_encoder_learnt_is_forgotten_when_the_whole_of_it_is_randomi
 
 
 def test_another_order_has_the_same_numbers():
-    captioner = trials.captioner()
+    captioner = audit_data.captioner()
     copy = shuffled(captioner, 0)
     for name, values in captioner.state_dict().items():
         assert copy.state_dict()[name].flatten().sort().values.equal(values.flatten().sort().values), name
 
 
 def test_randomised_models_are_the_same_each_time():
-    captioner = trials.captioner()
+    captioner = audit_data.captioner()
     one, other = (shuffled(captioner, randomised(captioner)["½ encoder"]) for _ in range(2))
     assert changed(one, other) == set()
 
@@ -108,7 +108,7 @@ def test_randomised_models_are_the_same_each_time():
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shifted_captioner_says_the_same_of_shifted_input(name):
     for dtype, within in ((torch.float32, 1e-3), (torch.float64, 1e-9)):
-        captioner = trials.captioner(name).to(dtype)
+        captioner = audit_data.captioner(name).to(dtype)
         copy = shifted(captioner)
         torch.testing.assert_close(logits(copy), logits(captioner), rtol=0, atol=within)
     pixels = tiny.pixels(2)
@@ -119,13 +119,13 @@ def test_a_shifted_captioner_says_the_same_of_shifted_input(name):
 
 @pytest.fixture
 def told(soft, monkeypatch):
-    monkeypatch.setattr(audit_of_sanity, "PICTURES", 1)
+    monkeypatch.setattr(audit_of_sanity, "IMAGES", 1)
     return audit(soft.bench, soft)
 
 
 def test_what_a_shift_cannot_change_stays_and_what_was_learnt_is_forgotten(told, soft):
     assert [each["down_to"] for each in told["randomised"]] == STAGES
-    assert told["altered"] == {"pictures": 1, "words": len(soft.of(soft.pictures[0]).objects)}
+    assert told["altered"] == {"images": 1, "words": len(soft.of(soft.images[0]).objects)}
     for method in ("attention", "gradcam", "guided-backprop", "guided-gradcam"):  # no input among their factors
         assert told["constant_shift"][method]["value"] == pytest.approx(1, abs=1e-3)
     assert told["constant_shift"]["gradient-input"]["value"] < 0.99
@@ -136,8 +136,8 @@ def test_what_a_shift_cannot_change_stays_and_what_was_learnt_is_forgotten(told,
 
 def test_words_and_methods_are_held_against_one_another_by_ranks(told, soft):
     pairs, between = [], []
-    for picture in soft.pictures:
-        values = strengths(soft.of(picture))  # (J, M, P)
+    for image in soft.images:
+        values = strengths(soft.of(image))  # (J, M, P)
         for i in range(len(values)):
             between.append(reference.rank_correlation(values[i, 0].tolist(), values[i, 1].tolist()))
             for j in range(i + 1, len(values)):
@@ -149,16 +149,16 @@ def test_words_and_methods_are_held_against_one_another_by_ranks(told, soft):
 
 
 def test_the_strength_of_a_patch_is_the_size_of_its_sum(soft):
-    case = soft.of(soft.pictures[0])
+    case = soft.of(soft.images[0])
     slow = [abs(each) for each in reference.patch_sums(case.maps["lrp"][1].astype(float).tolist(), 8)]
     np.testing.assert_allclose(strengths(case)[1, 0], slow, rtol=1e-4, atol=1e-7)
 
 
-class Blank(Cases):
-    """Cases in which a method says nothing at all, as Grad-CAM may where every weighted sum is negative."""
+class Blank(EvidenceSet):
+    """EvidenceSet in which a method says nothing at all, as Grad-CAM may where every weighted sum is negative."""
 
-    def of(self, picture) -> Case:
-        case = super().of(picture)
+    def of(self, image) -> ImageEvidence:
+        case = super().of(image)
         return replace(case, maps=case.maps | {"gradcam": np.zeros_like(case.maps["gradcam"])})
 
 
@@ -171,7 +171,7 @@ def test_a_method_that_says_nothing_agrees_with_none_and_the_numbers_are_still_j
 
 
 def test_the_batch_changes_no_number(soft, told, tmp_path, monkeypatch):
-    monkeypatch.setattr(audit_of_sanity, "PICTURES", 2)
+    monkeypatch.setattr(audit_of_sanity, "IMAGES", 2)
     alone, together = (audit(replace(soft.bench, cache=tmp_path / str(n), batch=n), soft) for n in (1, 2))
     for table in ("constant_shift", "moved"):
         for method in METHODS:
@@ -179,7 +179,7 @@ def test_the_batch_changes_no_number(soft, told, tmp_path, monkeypatch):
 
 
 def test_books_of_altered_models_need_not_balance(soft, tmp_path, monkeypatch):
-    monkeypatch.setattr(audit_of_sanity, "PICTURES", 1)
+    monkeypatch.setattr(audit_of_sanity, "IMAGES", 1)
     monkeypatch.setattr(passes, "TOLERANCE", -1.0)  # no books balance
     told = audit(replace(soft.bench, cache=tmp_path), soft)
     assert told["randomised"][0]["methods"]["lrp"]["value"] is not None

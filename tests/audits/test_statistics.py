@@ -16,7 +16,7 @@ NAN = math.nan
 
 
 def scored(seed: int, count: int = 60, levels: int | None = 7):
-    """Scores with many ties, truths that lean with them, and the picture of each item."""
+    """Scores with many ties, truths that lean with them, and the image of each item."""
     rng = np.random.default_rng(seed)
     scores = rng.normal(size=count) if levels is None else rng.integers(levels, size=count).astype(float)
     truth = scores + rng.normal(scale=3, size=count) > scores.mean()
@@ -73,9 +73,9 @@ def test_auc_refuses_arrays_that_do_not_fit():
         auc(np.zeros(3), np.ones(3, bool), np.ones((2, 4)))
 
 
-def test_weights_draw_as_many_pictures_as_there_are_with_all_their_items():
-    pictures = ["b", "a", "b", "c", "a"]
-    weights = Bootstrap(pictures, draws=3000).weights
+def test_weights_draw_as_many_images_as_there_are_with_all_their_items():
+    images = ["b", "a", "b", "c", "a"]
+    weights = Bootstrap(images, draws=3000).weights
     assert weights.shape == (3000, 5)
     assert weights.dtype == np.float32
     np.testing.assert_array_equal(weights[:, 0], weights[:, 2])
@@ -92,9 +92,9 @@ def test_draws_are_a_function_of_the_seed():
 
 
 def test_every_statistic_of_a_draw_is_that_of_the_items_it_drew():
-    scores, truth, pictures = scored(5)
+    scores, truth, images = scored(5)
     scores[::7] = NAN
-    boot = Bootstrap(pictures, draws=40)
+    boot = Bootstrap(images, draws=40)
     there = ~np.isnan(scores)
     means = [reference.mean(np.repeat(scores[there], row[there].astype(int)).tolist()) for row in boot.weights]
     areas = [reference.auc(scores[there], truth[there], row[there]) for row in boot.weights.astype(float)]
@@ -107,19 +107,19 @@ def test_every_statistic_of_a_draw_is_that_of_the_items_it_drew():
 
 
 def test_intervals_are_those_of_a_bootstrap_that_goes_draw_by_draw():
-    scores, truth, pictures = scored(1)
-    boot = Bootstrap(pictures, draws=4000)
-    scattered(boot.mean(scores), reference.bootstrap(reference.mean, scores.tolist(), pictures, 4000, seed=1))
+    scores, truth, images = scored(1)
+    boot = Bootstrap(images, draws=4000)
+    scattered(boot.mean(scores), reference.bootstrap(reference.mean, scores.tolist(), images, 4000, seed=1))
 
     def area(items):
         return reference.auc(*zip(*items, strict=True))
 
-    scattered(boot.auc(scores, truth), reference.bootstrap(area, [*zip(scores, truth, strict=True)], pictures, 400, 1))
+    scattered(boot.auc(scores, truth), reference.bootstrap(area, [*zip(scores, truth, strict=True)], images, 400, 1))
 
 
 def test_differences_are_paired():
-    scores, truth, pictures = scored(2, levels=None)
-    boot = Bootstrap(pictures)
+    scores, truth, images = scored(2, levels=None)
+    boot = Bootstrap(images)
     moved = boot.difference(scores + 0.25, scores)
     assert (moved.value, moved.low, moved.high) == pytest.approx((0.25, 0.25, 0.25))
     still = boot.auc_difference(np.exp(scores), scores, truth)
@@ -130,7 +130,7 @@ def test_differences_are_paired():
     draws = [
         reference.auc(scores, truth, row) - reference.auc(other, truth, row) for row in boot.weights.astype(float)[:200]
     ]
-    few = Bootstrap(pictures, draws=200).auc_difference(scores, other, truth)
+    few = Bootstrap(images, draws=200).auc_difference(scores, other, truth)
     np.testing.assert_allclose([few.low, few.high], np.quantile(draws, [0.025, 0.975]))
 
 
@@ -150,9 +150,9 @@ def test_draws_that_miss_every_value_are_left_out():
     assert found == Estimate(3, 3, 3, 1)
 
 
-def coverage(pictures: np.ndarray, draw, data_sets: int = 400) -> float:
+def coverage(images: np.ndarray, draw, data_sets: int = 400) -> float:
     """How often the interval of the mean holds the true one, 0."""
-    boot = Bootstrap(pictures, draws=500)
+    boot = Bootstrap(images, draws=500)
     found = [boot.mean(draw()) for _ in range(data_sets)]
     return float(np.mean([each.low <= 0 <= each.high for each in found]))
 
@@ -162,17 +162,17 @@ def test_the_interval_covers_the_true_mean_about_95_times_in_100():
     assert 0.92 <= coverage(np.arange(80), lambda: rng.exponential(size=80) - 1) <= 0.97
 
 
-def test_words_of_one_picture_are_not_independent_and_only_drawing_pictures_covers_them():
+def test_words_of_one_image_are_not_independent_and_only_drawing_images_covers_them():
     rng = np.random.default_rng(0)
-    pictures = np.repeat(np.arange(80), 5)
+    images = np.repeat(np.arange(80), 5)
 
     def alike():
         return np.repeat(rng.normal(size=80), 5) + 0.5 * rng.normal(size=400)
 
-    assert 0.92 <= coverage(pictures, alike) <= 0.97
+    assert 0.92 <= coverage(images, alike) <= 0.97
     assert coverage(np.arange(400), alike) < 0.8
     values = alike()
-    clustered, independent = (Bootstrap(each).mean(values) for each in (pictures, range(400)))
+    clustered, independent = (Bootstrap(each).mean(values) for each in (images, range(400)))
     assert clustered.high - clustered.low > 1.5 * (independent.high - independent.low)
     assert clustered.value == independent.value
 

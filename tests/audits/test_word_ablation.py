@@ -8,25 +8,25 @@ import numpy as np
 import pytest
 import torch
 
-import trials
+import audit_data
 from saywhy.audits import word_ablation
-from saywhy.audits.cases import Case
-from saywhy.audits.results import LeftOut
+from saywhy.audits.evidence import ImageEvidence
+from saywhy.audits.results import NotApplicable
 from saywhy.audits.word_ablation import RANKED
 from saywhy.audits.word_ablation import word_ablation as audit
-from saywhy.data.pictures import open_picture
+from saywhy.data.images import open_image
 from saywhy.data.vocabulary import START
-from saywhy.decoding.rules import log_probabilities
+from saywhy.decoding.config import log_probabilities
 
 METHOD = {"lrp": "lrp", "gradient": "gradcam", "gradient-input": "gradient-input"}
 
 
-def places(case: Case) -> list[int]:
+def places(case: ImageEvidence) -> list[int]:
     late = range(6, len(case.words))
-    return [i for i in late if case.words[i] in trials.OBJECTS or case.words[i] in ("a", "the", "on", "with")]
+    return [i for i in late if case.words[i] in audit_data.OBJECTS or case.words[i] in ("a", "the", "on", "with")]
 
 
-def taken_by_hand(case: Case, place: int, name: str) -> set[int]:
+def taken_by_hand(case: ImageEvidence, place: int, name: str) -> set[int]:
     """The three that a method weighs most, found one after another."""
     if name == "last":
         return {place - 1, place - 2, place - 3}
@@ -42,8 +42,8 @@ def taken_by_hand(case: Case, place: int, name: str) -> set[int]:
     return set(sorted(range(place), key=lambda i: (-weights[i], i))[:3])
 
 
-def found_in(cases, picture) -> dict[str, np.ndarray]:
-    return trials.kept(cases.bench, "word-ablation", picture)
+def found_in(cases, image) -> dict[str, np.ndarray]:
+    return audit_data.kept(cases.bench, "word-ablation", image)
 
 
 def test_drops_are_those_of_captions_with_words_deleted_by_hand(cases):
@@ -51,14 +51,14 @@ def test_drops_are_those_of_captions_with_words_deleted_by_hand(cases):
     audit(bench, cases)
     captioner, numbers = bench.captioner, bench.model.vocabulary.numbers
     looked_at = 0
-    for picture, case in cases:
+    for image, case in cases:
         if not places(case):
             continue
-        found = found_in(cases, picture)
+        found = found_in(cases, image)
         assert found["drops"].shape == (len(places(case)), len(RANKED))
-        pixels = torch.as_tensor(bench.model.preprocessing(open_picture(picture.path)))[None]
+        pixels = torch.as_tensor(bench.model.preprocessing(open_image(image.path)))[None]
         for row, place in enumerate(places(case)):
-            assert found["kind"][row] == (0 if case.words[place] in trials.OBJECTS else 1)
+            assert found["kind"][row] == (0 if case.words[place] in audit_data.OBJECTS else 1)
             for m, name in enumerate(RANKED):
                 if name == "random":
                     continue
@@ -74,23 +74,23 @@ def test_drops_are_those_of_captions_with_words_deleted_by_hand(cases):
 
 
 def test_chance_takes_three_other_words_each_time(soft):
-    picture, case = next((picture, case) for picture, case in soft if len(word_ablation._places(case)) > 1)
-    for place, taken in zip(word_ablation._places(case), word_ablation._taken(picture, case), strict=True):
+    image, case = next((image, case) for image, case in soft if len(word_ablation._places(case)) > 1)
+    for place, taken in zip(word_ablation._places(case), word_ablation._taken(image, case), strict=True):
         assert [len(each) for each in taken] == [3] * len(RANKED)
         assert set.union(*taken) <= set(range(place))
-    again = list(word_ablation._taken(picture, case))
-    assert again == list(word_ablation._taken(picture, case))
+    again = list(word_ablation._taken(image, case))
+    assert again == list(word_ablation._taken(image, case))
 
 
-def case_of(words: str, earlier: np.ndarray | None = None, alpha: np.ndarray | None = None) -> Case:
+def case_of(words: str, earlier: np.ndarray | None = None, alpha: np.ndarray | None = None) -> ImageEvidence:
     """A case of these words, with weights and attention as given."""
     said = words.split()
     K = len(said)
-    there = [i for i, word in enumerate(said) if word in trials.OBJECTS]
+    there = [i for i, word in enumerate(said) if word in audit_data.OBJECTS]
     weights = np.zeros((K, K)) if earlier is None else earlier
     nothing = np.zeros(K)
-    return Case(
-        np.array(said), np.array(there, int), np.array([trials.OBJECTS[said[i]] for i in there]),
+    return ImageEvidence(
+        np.array(said), np.array(there, int), np.array([audit_data.OBJECTS[said[i]] for i in there]),
         nothing, nothing, nothing, nothing, np.zeros((len(there), 1)), np.eye(K) + 0.01 if alpha is None else alpha,
         dict.fromkeys(("lrp", "gradcam", "gradient-input"), weights), {},
     )  # fmt: skip
@@ -104,7 +104,7 @@ def test_only_object_words_and_stop_words_with_six_words_before_them_are_looked_
 def test_the_three_highest_are_taken_and_signs_count_but_for_the_size_of_gradients(soft):
     weights = np.zeros((8, 8))
     weights[7, :7] = [0.1, -9, 0.3, 0.2, -8, 0.05, -7]
-    _, of_last = word_ablation._taken(soft.pictures[0], case_of("a a a a a a a a", weights))
+    _, of_last = word_ablation._taken(soft.images[0], case_of("a a a a a a a a", weights))
     taken = dict(zip(RANKED, of_last, strict=True))
     for name in ("lrp", "gradient", "gradient-input"):
         assert taken[name] == {0, 2, 3}
@@ -114,13 +114,13 @@ def test_the_three_highest_are_taken_and_signs_count_but_for_the_size_of_gradien
 
 def test_attention_takes_words_for_which_the_same_was_looked_at(soft):
     alpha = np.array([[1, 0, 0], [0, 1, 0], [0.2, 0.8, 0], [0, 0, 1], [0.5, 0.5, 0], [0, 0.9, 0.1], [0, 1, 0]])
-    (taken,) = word_ablation._taken(soft.pictures[0], case_of("red red red red red red dog", alpha=alpha))
+    (taken,) = word_ablation._taken(soft.images[0], case_of("red red red red red red dog", alpha=alpha))
     assert taken[RANKED.index("attention")] == {1, 2, 5}
 
 
 def test_what_is_told_is_the_mean_over_words_of_either_kind(soft):
     told = audit(soft.bench, soft)
-    rows = [found_in(soft, picture) for picture, case in soft if places(case)]
+    rows = [found_in(soft, image) for image, case in soft if places(case)]
     kinds, drops = (np.concatenate([each[name] for each in rows]) for name in ("kind", "drops"))
     for number, kind in enumerate(("object", "stop")):
         of_kind = drops[kinds == number]
@@ -136,11 +136,11 @@ def test_what_is_told_is_the_mean_over_words_of_either_kind(soft):
 
 
 def test_captions_too_short_are_left_out_with_a_reason(soft, data, tmp_path):
-    from saywhy.audits.cases import Cases
+    from saywhy.audits.evidence import EvidenceSet
 
-    short = trials.bench(data, tmp_path, model=trials.model(min_words=1, max_words=5))
-    with pytest.raises(LeftOut, match="no object word or stop word of 3 captions has 6 words before it"):
-        audit(short, Cases(short))
+    short = audit_data.bench(data, tmp_path, model=audit_data.model(min_words=1, max_words=5))
+    with pytest.raises(NotApplicable, match="no object word or stop word of 3 captions has 6 words before it"):
+        audit(short, EvidenceSet(short))
 
 
 def test_the_batch_changes_no_number(soft, tmp_path):

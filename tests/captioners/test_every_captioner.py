@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import tiny
-from saywhy.captioners import Captioner, Lesson, captioners
-from saywhy.captioners.saving import SavedModel, load
+from saywhy.captioners import Captioner, TeacherForced, captioners
+from saywhy.captioners.model_folder import SavedModel, load
 from saywhy.data.preprocess import Preprocessing
 from saywhy.data.vocabulary import PAD
 from saywhy.decoding import Decoding, decode
-from saywhy.encoders.annotations import Annotations
+from saywhy.encoders.features import Features
 from saywhy.metrics import cider
 
 VARIANTS = {tiny.label(variant): variant for variant in tiny.variants()}
@@ -40,14 +40,14 @@ def captioner(built: Captioner) -> Captioner:
     return deepcopy(built)
 
 
-def stepped(captioner: Captioner, annotations: Annotations, words: Tensor) -> tuple[Tensor, Tensor]:
+def stepped(captioner: Captioner, features: Features, words: Tensor) -> tuple[Tensor, Tensor]:
     """Logits and alphas, word by word, as decoding sees them."""
-    state, logits, alphas = captioner.start(annotations), [], []
+    state, logits, alphas = captioner.start(features), [], []
     for word in words.unbind(1):
         step = captioner.step(word, state)
         state = step.state
         logits.append(step.logits)
-        alphas.append(step.glance.alpha)
+        alphas.append(step.attention.alpha)
     return torch.stack(logits, 1), torch.stack(alphas, 1)
 
 
@@ -55,14 +55,16 @@ def cross_entropy(logits: Tensor, wanted: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=PAD)
 
 
-def taught(captioner: Captioner, annotations: Annotations, words: Tensor) -> Tensor:
-    """The loss of captions, one a picture: −log p of a word, and what the architecture adds a word."""
-    logits, glance = captioner(annotations, words[:, :-1])
+def taught(captioner: Captioner, features: Features, words: Tensor) -> Tensor:
+    """The loss of captions, one an image: −log p of a word, and what the architecture adds a word."""
+    logits, attention = captioner(features, words[:, :-1])
     spoken = words[:, 1:] != PAD
     log_p = logits.log_softmax(-1).gather(-1, words[:, 1:, None]).squeeze(-1) * spoken
     everyone = torch.arange(len(words))
-    lesson = Lesson(annotations, words, log_p, spoken, torch.ones_like(everyone, dtype=torch.bool), everyone, glance)
-    own = captioner.own_loss(lesson)
+    forced = TeacherForced(
+        features, words, log_p, spoken, torch.ones_like(everyone, dtype=torch.bool), everyone, attention
+    )
+    own = captioner.auxiliary_loss(forced)
     return ((0 if own is None else own) - log_p.sum(dim=1)).sum() / spoken.sum()
 
 
@@ -71,17 +73,17 @@ def test_its_name_is_the_one_it_is_registered_under():
 
 
 def test_shapes_are_those_of_the_interface(captioner, kind):
-    annotations, words = tiny.annotations(B, kind=kind), tiny.captions(B)[:, :-1]
-    step = captioner.step(words[:, 0], captioner.start(annotations))
+    features, words = tiny.features(B, kind=kind), tiny.captions(B)[:, :-1]
+    step = captioner.step(words[:, 0], captioner.start(features))
     assert step.logits.shape == (B, tiny.WORDS)
-    assert (step.glance.alpha.shape[0], step.glance.alpha.shape[-1]) == (B, L)
-    logits, glance = captioner(annotations, words)
+    assert (step.attention.alpha.shape[0], step.attention.alpha.shape[-1]) == (B, L)
+    logits, attention = captioner(features, words)
     assert logits.shape == (B, T, tiny.WORDS)
-    assert (*glance.alpha.shape[:2], glance.alpha.shape[-1]) == (B, T, L)
-    for beta, shape in ((step.glance.beta, (B,)), (glance.beta, (B, T))):
+    assert (*attention.alpha.shape[:2], attention.alpha.shape[-1]) == (B, T, L)
+    for beta, shape in ((step.attention.beta, (B,)), (attention.beta, (B, T))):
         assert beta is None or beta.shape == shape
         assert beta is None or ((beta > 0) & (beta < 1)).all()
-    sums = glance.alpha.sum(dim=-1)
+    sums = attention.alpha.sum(dim=-1)
     torch.testing.assert_close(sums, torch.ones_like(sums))
 
 
@@ -93,71 +95,71 @@ def test_pixels_are_encoded_by_its_encoder(captioner):
 @pytest.mark.parametrize(("dtype", "within"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
 def test_word_by_word_it_says_what_teacher_forcing_says(captioner, dtype, within, kind):
     captioner, words = captioner.to(dtype), tiny.captions(B)[:, :-1]
-    annotations = tiny.annotations(B, dtype=dtype, kind=kind)
-    logits, glance = captioner(annotations, words)
-    by_step, alphas = stepped(captioner, annotations, words)
+    features = tiny.features(B, dtype=dtype, kind=kind)
+    logits, attention = captioner(features, words)
+    by_step, alphas = stepped(captioner, features, words)
     torch.testing.assert_close(by_step, logits, rtol=within, atol=within)
-    torch.testing.assert_close(alphas, glance.alpha, rtol=within, atol=within)
+    torch.testing.assert_close(alphas, attention.alpha, rtol=within, atol=within)
 
 
-def test_what_it_says_depends_on_the_picture_and_on_every_earlier_word(captioner, kind):
-    annotations, words = tiny.annotations(1, kind=kind), tiny.captions(1)[:, :-1]
-    last = captioner(annotations, words)[0][:, -1]
-    assert (captioner(tiny.annotations(1, seed=9, kind=kind), words)[0][:, -1] - last).abs().max() > 1e-3
+def test_what_it_says_depends_on_the_image_and_on_every_earlier_word(captioner, kind):
+    features, words = tiny.features(1, kind=kind), tiny.captions(1)[:, :-1]
+    last = captioner(features, words)[0][:, -1]
+    assert (captioner(tiny.features(1, seed=9, kind=kind), words)[0][:, -1] - last).abs().max() > 1e-3
     for t in range(T):
         other = words.clone()
         other[:, t] = 4 + (other[:, t] - 3) % (tiny.WORDS - 4)
-        assert (captioner(annotations, other)[0][:, -1] - last).abs().max() > 1e-6, f"word {t} is forgotten"
+        assert (captioner(features, other)[0][:, -1] - last).abs().max() > 1e-6, f"word {t} is forgotten"
 
 
 def test_later_words_do_not_change_what_was_said(captioner, kind):
-    annotations, words = tiny.annotations(B, kind=kind), tiny.captions(B)[:, :-1]
+    features, words = tiny.features(B, kind=kind), tiny.captions(B)[:, :-1]
     changed = words.clone()
     changed[:, 4:] = 5
-    torch.testing.assert_close(captioner(annotations, changed)[0][:, :4], captioner(annotations, words)[0][:, :4])
+    torch.testing.assert_close(captioner(features, changed)[0][:, :4], captioner(features, words)[0][:, :4])
 
 
-def test_a_picture_alone_is_described_as_among_others(captioner, kind):
+def test_a_image_alone_is_described_as_among_others(captioner, kind):
     captioner = captioner.double()
-    annotations, words = tiny.annotations(B, dtype=torch.float64, kind=kind), tiny.captions(B)[:, :-1]
-    logits, glance = captioner(annotations, words)
+    features, words = tiny.features(B, dtype=torch.float64, kind=kind), tiny.captions(B)[:, :-1]
+    logits, attention = captioner(features, words)
     for row in range(B):
-        alone, looks = captioner(annotations.select(torch.tensor([row])), words[row : row + 1])
+        alone, looks = captioner(features.select(torch.tensor([row])), words[row : row + 1])
         torch.testing.assert_close(alone, logits[row : row + 1], rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(looks.alpha, glance.alpha[row : row + 1], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(looks.alpha, attention.alpha[row : row + 1], rtol=1e-9, atol=1e-9)
 
 
 def test_padding_changes_neither_logits_nor_loss_of_the_words_before(captioner, kind):
-    annotations, words = tiny.annotations(B, kind=kind), tiny.captions(B)
+    features, words = tiny.features(B, kind=kind), tiny.captions(B)
     padded = torch.cat([words, torch.full((B, 4), PAD)], dim=1)
-    logits, longer = captioner(annotations, words[:, :-1])[0], captioner(annotations, padded[:, :-1])[0]
+    logits, longer = captioner(features, words[:, :-1])[0], captioner(features, padded[:, :-1])[0]
     torch.testing.assert_close(longer[:, :T], logits)
     torch.testing.assert_close(cross_entropy(longer, padded[:, 1:]), cross_entropy(logits, words[:, 1:]))
 
 
 def test_captions_of_any_lengths_in_any_order_are_read_as_each_alone(captioner, kind):
-    captioner, annotations = captioner.double(), tiny.annotations(4, dtype=torch.float64, kind=kind)
+    captioner, features = captioner.double(), tiny.features(4, dtype=torch.float64, kind=kind)
     words = tiny.captions(4)[:, :-1]
-    for row, length in enumerate((3, T, 0, 5)):  # the third is all padding: its picture was broken
+    for row, length in enumerate((3, T, 0, 5)):  # the third is all padding: its image was broken
         words[row, length:] = PAD
     for order in (torch.arange(4), torch.tensor([1, 3, 0, 2])):  # as they come, and the longest first
-        logits, glance = captioner(annotations.select(order), words[order])
-        assert (len(logits), len(glance.alpha)) == (4, 4)
+        logits, attention = captioner(features.select(order), words[order])
+        assert (len(logits), len(attention.alpha)) == (4, 4)
         for place, row in enumerate(order.tolist()):
             length = int((words[row] != PAD).sum())
             if length:
-                alone, looks = captioner(annotations.select(torch.tensor([row])), words[row : row + 1, :length])
+                alone, looks = captioner(features.select(torch.tensor([row])), words[row : row + 1, :length])
                 torch.testing.assert_close(logits[place, :length], alone[0])
-                torch.testing.assert_close(glance.alpha[place, :length], looks.alpha[0])
+                torch.testing.assert_close(attention.alpha[place, :length], looks.alpha[0])
 
 
 def test_select_reorders_every_part_of_the_state(captioner, kind):
-    annotations, words, rows = tiny.annotations(B, kind=kind), tiny.captions(B), torch.tensor([2, 0, 2, 1])
-    step = captioner.step(words[:, 1], captioner.step(words[:, 0], captioner.start(annotations)).state)
+    features, words, rows = tiny.features(B, kind=kind), tiny.captions(B), torch.tensor([2, 0, 2, 1])
+    step = captioner.step(words[:, 1], captioner.step(words[:, 0], captioner.start(features)).state)
     chosen = step.state.select(rows)
     for field in dataclasses.fields(step.state):
         before, after = getattr(step.state, field.name), getattr(chosen, field.name)
-        if isinstance(before, Annotations):
+        if isinstance(before, Features):
             assert after.grid == before.grid
             parts = [(getattr(before, part), getattr(after, part)) for part in ("vectors", "boxes", "mask")]
             pairs = [pair for pair in parts if pair[0] is not None]
@@ -168,7 +170,7 @@ def test_select_reorders_every_part_of_the_state(captioner, kind):
     expected = captioner.step(words[:, 2], step.state)
     found = captioner.step(words[:, 2][rows], chosen)
     torch.testing.assert_close(found.logits, expected.logits[rows])
-    torch.testing.assert_close(found.glance.alpha, expected.glance.alpha[rows])
+    torch.testing.assert_close(found.attention.alpha, expected.attention.alpha[rows])
 
 
 def has_learnt_nothing(captioner: Captioner) -> list[str]:
@@ -178,8 +180,8 @@ def has_learnt_nothing(captioner: Captioner) -> list[str]:
 
 def test_gradients_reach_every_weight_of_the_decoder_and_none_of_a_frozen_encoder(captioner):
     words = tiny.captions(8)
-    annotations = captioner.train().encode(tiny.pixels(8))
-    taught(captioner, captioner.without_picture(annotations, torch.arange(8) == 7), words).backward()
+    features = captioner.train().encode(tiny.pixels(8))
+    taught(captioner, captioner.without_image(features, torch.arange(8) == 7), words).backward()
     frozen = [name for name, _ in captioner.named_parameters() if name.startswith("encoder.")]
     assert has_learnt_nothing(captioner) == frozen
 
@@ -187,21 +189,21 @@ def test_gradients_reach_every_weight_of_the_decoder_and_none_of_a_frozen_encode
 def test_gradients_reach_every_weight_of_a_fine_tuned_encoder(captioner):
     captioner.encoder.finetune_from("all")
     words = tiny.captions(8)
-    annotations = captioner.train().encode(tiny.pixels(8))
-    taught(captioner, captioner.without_picture(annotations, torch.arange(8) == 7), words).backward()
+    features = captioner.train().encode(tiny.pixels(8))
+    taught(captioner, captioner.without_image(features, torch.arange(8) == 7), words).backward()
     assert has_learnt_nothing(captioner) == []
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_it_learns_eight_pictures_by_heart(variant, kind):
+def test_it_learns_eight_images_by_heart(variant, kind):
     name, chosen = VARIANTS[variant]
     words = tiny.captions(8, words=30, seed=3)
-    captioner, annotations = tiny.captioner(name, words=30, **chosen).train(), tiny.annotations(8, kind=kind)
+    captioner, features = tiny.captioner(name, words=30, **chosen).train(), tiny.features(8, kind=kind)
     trained = [p for p in captioner.parameters() if p.requires_grad]
     optimiser = torch.optim.Adam(trained, lr=0.01)
     losses = []
     for _ in range(150):
-        loss = taught(captioner, annotations, words)
+        loss = taught(captioner, features, words)
         optimiser.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
@@ -210,40 +212,40 @@ def test_it_learns_eight_pictures_by_heart(variant, kind):
         if losses[-1] < 0.05 * losses[0]:  # it knows them: more steps prove no more
             break
     assert losses[-1] < losses[0]
-    said = decode(captioner.eval(), annotations, Decoding())
+    said = decode(captioner.eval(), features, Decoding())
     spoken = tiny.vocabulary(30)
     candidates = [spoken.decode(caption.words) for caption in said]
     references = [[" ".join(spoken.decode(each))] for each in words[:, 1:-1].tolist()]
     assert cider(candidates, references).cider > 5
 
 
-def test_without_a_picture_it_says_the_same_of_every_picture(captioner, kind):
+def test_without_a_image_it_says_the_same_of_every_image(captioner, kind):
     captioner, words = captioner.double(), tiny.captions(1)[:, :-1].expand(B, -1)
-    annotations = tiny.annotations(B, dtype=torch.float64, kind=kind)
-    some = captioner.without_picture(annotations, torch.tensor([True, False, True]))
-    logits, with_pictures = captioner(some, words)[0], captioner(annotations, words)[0]
-    torch.testing.assert_close(logits[1], with_pictures[1])
+    features = tiny.features(B, dtype=torch.float64, kind=kind)
+    some = captioner.without_image(features, torch.tensor([True, False, True]))
+    logits, with_images = captioner(some, words)[0], captioner(features, words)[0]
+    torch.testing.assert_close(logits[1], with_images[1])
     torch.testing.assert_close(logits[0], logits[2])
-    assert (logits[0] - with_pictures[0]).abs().max() > 1e-3
-    other = tiny.annotations(B, seed=5, dtype=torch.float64)  # another grid of another picture: nothing leaks in
-    torch.testing.assert_close(captioner(captioner.without_picture(other), words)[0][0], logits[0])
+    assert (logits[0] - with_images[0]).abs().max() > 1e-3
+    other = tiny.features(B, seed=5, dtype=torch.float64)  # another grid of another image: nothing leaks in
+    torch.testing.assert_close(captioner(captioner.without_image(other), words)[0][0], logits[0])
     by_step, _ = stepped(captioner, some, words)
     torch.testing.assert_close(by_step, logits)
 
 
 def test_regions_that_are_not_there_change_nothing(captioner):
     captioner, words = captioner.double(), tiny.captions(B)[:, :-1]
-    annotations = tiny.annotations(B, dtype=torch.float64, kind="regions")
-    more = Annotations.of_regions(
-        torch.cat([annotations.vectors, torch.full((B, 3, 256), 9.0, dtype=torch.float64)], dim=1),
-        torch.cat([annotations.boxes, torch.zeros(B, 3, 4, dtype=torch.float64)], dim=1),
+    features = tiny.features(B, dtype=torch.float64, kind="regions")
+    more = Features.of_regions(
+        torch.cat([features.vectors, torch.full((B, 3, 256), 9.0, dtype=torch.float64)], dim=1),
+        torch.cat([features.boxes, torch.zeros(B, 3, 4, dtype=torch.float64)], dim=1),
     )
-    logits, glance = captioner(annotations, words)
+    logits, attention = captioner(features, words)
     padded, looks = captioner(more, words)
     torch.testing.assert_close(padded, logits)
-    torch.testing.assert_close(looks.alpha[..., :L], glance.alpha)
+    torch.testing.assert_close(looks.alpha[..., :L], attention.alpha)
     assert not looks.alpha[..., L:].any()
-    assert not glance.alpha[1, ..., 4:].any()
+    assert not attention.alpha[1, ..., 4:].any()
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -251,10 +253,10 @@ def test_dropout_acts_in_training_only(variant, kind):
     name, chosen = VARIANTS[variant]
     switched_on = {field: 0.5 for field in tiny.settings(name) if "dropout" in field}
     captioner = tiny.opinionated(name, **(chosen | switched_on))
-    annotations, words = tiny.annotations(B, kind=kind), tiny.captions(B)[:, :-1]
-    assert torch.equal(captioner(annotations, words)[0], captioner(annotations, words)[0])
+    features, words = tiny.features(B, kind=kind), tiny.captions(B)[:, :-1]
+    assert torch.equal(captioner(features, words)[0], captioner(features, words)[0])
     captioner.train()
-    assert not torch.equal(captioner(annotations, words)[0], captioner(annotations, words)[0])
+    assert not torch.equal(captioner(features, words)[0], captioner(features, words)[0])
 
 
 def test_saved_and_loaded_it_says_the_same(captioner, tmp_path):
@@ -283,9 +285,9 @@ def test_saved_in_half_precision_it_says_nearly_the_same_in_float32(captioner, t
     assert sizes[0] < 0.6 * sizes[1]
     half = load(tmp_path / "half").captioner
     assert all(parameter.dtype == torch.float32 for parameter in half.parameters())
-    annotations, words = tiny.annotations(2, kind=kind), tiny.captions(2)[:, :-1]
+    features, words = tiny.features(2, kind=kind), tiny.captions(2)[:, :-1]
     with torch.no_grad():
-        expected, found = (each(annotations, words)[0] for each in (captioner, half))
+        expected, found = (each(features, words)[0] for each in (captioner, half))
     assert 0 < (found - expected).abs().max() < 0.01 * expected.abs().max()
 
 

@@ -16,22 +16,22 @@ from saywhy.errors import UserError
 def test_logits_alpha_and_beta_equal_those_of_the_slow_twin(score, tie):
     sizes = {"embedding": 5, "hidden": 4, "attention": 3}
     captioner = tiny.opinionated(score=score, tie=tie, **sizes).double()
-    annotations, words = tiny.annotations(2, dtype=torch.float64), tiny.captions(2, length=4)[:, :-1]
+    features, words = tiny.features(2, dtype=torch.float64), tiny.captions(2, length=4)[:, :-1]
     twin = reference.SoftAttention({name: p.tolist() for name, p in captioner.state_dict().items()}, score)
-    logits, glance = captioner(annotations, words)
+    logits, attention = captioner(features, words)
     for row in range(2):
-        steps = twin(annotations.vectors[row].tolist(), words[row].tolist())
+        steps = twin(features.vectors[row].tolist(), words[row].tolist())
         for t, (expected, alpha, beta) in enumerate(steps):
             torch.testing.assert_close(logits[row, t], torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9)
             torch.testing.assert_close(
-                glance.alpha[row, t], torch.tensor(alpha, dtype=torch.float64), rtol=0, atol=1e-9
+                attention.alpha[row, t], torch.tensor(alpha, dtype=torch.float64), rtol=0, atol=1e-9
             )
-            assert glance.beta[row, t].item() == pytest.approx(beta, abs=1e-9)
+            assert attention.beta[row, t].item() == pytest.approx(beta, abs=1e-9)
 
 
 def test_the_two_scores_look_elsewhere():
-    annotations, words = tiny.annotations(2), tiny.captions(2)[:, :-1]
-    mlp, bilinear = (tiny.opinionated(score=score)(annotations, words)[1] for score in ("mlp", "bilinear"))
+    features, words = tiny.features(2), tiny.captions(2)[:, :-1]
+    mlp, bilinear = (tiny.opinionated(score=score)(features, words)[1] for score in ("mlp", "bilinear"))
     assert (mlp.alpha - bilinear.alpha).abs().max() > 0.01
 
 

@@ -1,4 +1,4 @@
-"""A model, pictures and a data set, all tiny, and a way to run a command without a new process."""
+"""A model, images and a data set, all tiny, and a way to run a command without a new process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tiny
-from saywhy.captioners.saving import SavedModel
+from saywhy.captioners.model_folder import SavedModel
 from saywhy.cli import main
 from saywhy.data.preprocess import Preprocessing
 
@@ -37,7 +37,7 @@ class Result:
         return self.err.strip()
 
 
-Run = Callable[..., Result]
+Trainer = Callable[..., Result]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -46,8 +46,8 @@ def _one_thread_for_all(one_thread: None) -> None:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run `saywhy` with these arguments in this process."""
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Trainer:
+    """Trainer `saywhy` with these arguments in this process."""
 
     def call(*arguments: object) -> Result:
         monkeypatch.setattr(sys, "argv", ["saywhy", *map(str, arguments)])
@@ -62,7 +62,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of random weights that says other words of other pictures."""
+    """A model of random weights that says other words of other images."""
     folder = tmp_path_factory.mktemp("models") / "small"
     decoding = {"beam": 2, "max_words": 6}
     SavedModel("tiny", tiny.opinionated(), tiny.vocabulary(), Preprocessing(tiny.SIDE), decoding).save(folder)
@@ -73,17 +73,17 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def photos(tmp_path: Path) -> list[Path]:
     folder = tmp_path / "photos"
     folder.mkdir()
-    return tiny.picture_files(folder, 3)
+    return tiny.image_files(folder, 3)
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Nine captioned pictures in three splits."""
+    """Nine captioned images in three splits."""
     folder = tmp_path / "data"
     folder.mkdir()
     rows = [
         (path.name, f"word{n % 3} word{n % 2} word{more}", split)
-        for n, (path, split) in enumerate(zip(tiny.picture_files(folder, len(SPLITS)), SPLITS, strict=True))
+        for n, (path, split) in enumerate(zip(tiny.image_files(folder, len(SPLITS)), SPLITS, strict=True))
         for more in (4, 5)
     ]
     write_csv(folder / "captions.csv", ["image", "caption", "split"], rows)

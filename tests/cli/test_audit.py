@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-import trials
+import audit_data
 from saywhy.audits import risk, sanity
-from saywhy.audits.running import AUDITS
-from saywhy.explain.risk import Risk
+from saywhy.audits.runner import AUDITS
+from saywhy.hallucination.risk import Risk
 
 ABOUT_THE_MACHINE = ("seconds", "explaining_seconds")
 
@@ -26,7 +26,7 @@ ABOUT_THE_MACHINE = ("seconds", "explaining_seconds")
 def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that says words of things."""
     folder = tmp_path_factory.mktemp("models") / "model"
-    trials.saved().save(folder)
+    audit_data.saved().save(folder)
     return folder
 
 
@@ -38,18 +38,18 @@ def model(audited: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def scenes(tmp_path: Path) -> Path:
-    return trials.write_data(tmp_path / "scenes")
+    return audit_data.write_data(tmp_path / "scenes")
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(risk, "FEWEST", 2)
-    monkeypatch.setattr(sanity, "PICTURES", 1)
+    monkeypatch.setattr(sanity, "IMAGES", 1)
 
 
 @pytest.fixture
 def audit(run, model: Path, scenes: Path, tmp_path: Path):
-    """Run an audit on the tiny data, in this process."""
+    """Trainer an audit on the tiny data, in this process."""
 
     def call(*asked: object, **changed: object):
         usual = {"data": scenes, "model": model, "out": tmp_path / "out", "workers": 0, "device": "cpu"}
@@ -73,7 +73,7 @@ def test_all_audits_run_and_leave_files_and_pages(audit, tmp_path):
     assert done.code == 0, done.err
     found = results(tmp_path / "out")
     assert sorted(found) == sorted(AUDITS)
-    assert [each["left_out"] for each in found.values()] == [None] * 6
+    assert [each["not_applicable"] for each in found.values()] == [None] * 6
     for name, each in found.items():
         assert each["model"] == "tiny-soft-attention"
         assert f"{name}: tiny-soft-attention on" in done.out
@@ -100,20 +100,20 @@ def test_the_numbers_that_are_printed_are_those_of_the_file(audit, tmp_path):
     assert str(tmp_path / "out") in done.out
 
 
-def test_so_many_pictures_are_taken_evenly_spread(audit, tmp_path):
-    assert audit("word-ablation", "--pictures", 2).code == 0
+def test_so_many_images_are_taken_evenly_spread(audit, tmp_path):
+    assert audit("word-ablation", "--limit", 2).code == 0
     (told,) = results(tmp_path / "out").values()
-    assert (told["pictures"], told["of"]) == (2, 3)
-    assert audit("word-ablation", "--pictures", 99).code == 0
+    assert (told["images"], told["of"]) == (2, 3)
+    assert audit("word-ablation", "--limit", 99).code == 0
     every = [json.loads(path.read_text()) for path in (tmp_path / "out").glob("audit-*-word-ablation.json")]
-    assert sorted(each["pictures"] for each in every) == [2, 3], "some pictures do not take the place of all"
+    assert sorted(each["images"] for each in every) == [2, 3], "some images do not take the place of all"
 
 
 def test_what_is_known_is_not_found_out_again(audit, monkeypatch, tmp_path):
     assert audit("word-ablation").code == 0
     before = results(tmp_path / "out")["word-ablation"]
-    monkeypatch.setattr("saywhy.audits.cases.explain", None)
-    monkeypatch.setattr("saywhy.audits.bench.Bench.encode", None)
+    monkeypatch.setattr("saywhy.audits.evidence.explain", None)
+    monkeypatch.setattr("saywhy.audits.context.AuditContext.encode", None)
     assert audit("word-ablation").code == 0
     assert numbers(results(tmp_path / "out")["word-ablation"]) == numbers(before)
 
@@ -133,29 +133,29 @@ def no_model_is_loaded(*_: object) -> None:
     [
         (["sanitary"], {}, "unknown audit 'sanitary': "),
         (["sanity"], {"split": "tests"}, "unknown split 'tests'"),
-        (["risk"], {"split": "val", "fit": "dev"}, "--fit dev: a risk is tested on pictures it was not fitted on"),
+        (["risk"], {"split": "val", "fit": "dev"}, "--fit dev: a risk is tested on images it was not fitted on"),
         (["sanity"], {"fit": "dev"}, "--fit and --save-risk are of the audit risk, and not of sanity"),
         (["sanity", "--save-risk"], {}, "--fit and --save-risk are of the audit risk, and not of sanity"),
         (["sanity"], {"composite": "espilon"}, "unknown composite 'espilon'"),
         (["sanity"], {"data": "nowhere"}, "nowhere: no such file or folder"),
         (["sanity"], {"boxes": "nowhere.jsonl"}, "nowhere.jsonl: cannot be read"),
         (["sanity"], {"objects": "nowhere.txt"}, "nowhere.txt: cannot read this table of object words"),
-        (["sanity"], {"pictures": 0}, "--pictures"),
+        (["sanity"], {"limit": 0}, "--limit"),
     ],
 )
 def test_a_mistake_is_one_line_before_a_model_is_loaded(audit, monkeypatch, asked, changed, complaint):
-    monkeypatch.setattr("saywhy.model.load", no_model_is_loaded)
+    monkeypatch.setattr("saywhy.inference.model.load", no_model_is_loaded)
     assert complaint in audit(*asked, **changed).complaint
 
 
 def test_an_unknown_split_names_those_there_are(audit, scenes):
     rows = (scenes / "captions.csv").read_text().replace(",test", ",train")
     (scenes / "captions.csv").write_text(rows)
-    assert "no pictures in split 'test'; splits there are: train (4), dev (4)" in audit("sanity").complaint
+    assert "no images in split 'test'; splits there are: train (4), dev (4)" in audit("sanity").complaint
 
 
 def test_a_place_that_cannot_be_written_is_told_first(audit, monkeypatch, tmp_path):
-    monkeypatch.setattr("saywhy.model.load", no_model_is_loaded)
+    monkeypatch.setattr("saywhy.inference.model.load", no_model_is_loaded)
     (tmp_path / "file").write_text("")
     assert "--out" in audit("sanity", out=tmp_path / "file").complaint
     assert "--cache" in audit("sanity", cache=tmp_path / "file" / "cache").complaint
@@ -174,7 +174,7 @@ def test_what_is_left_out_is_told_on_stderr_and_the_rest_goes_on(audit, scenes, 
     (line,) = done.err.splitlines()
     assert line.startswith("saywhy: localisation is left out: ")
     assert "has no boxes" in line
-    assert results(tmp_path / "out")["localisation"]["left_out"] in line
+    assert results(tmp_path / "out")["localisation"]["not_applicable"] in line
 
 
 def test_boxes_may_stand_elsewhere(audit, scenes, tmp_path):
@@ -183,14 +183,14 @@ def test_boxes_may_stand_elsewhere(audit, scenes, tmp_path):
     assert results(tmp_path / "out")["localisation"]["words"] > 0
 
 
-def test_a_broken_picture_is_named_and_the_exit_code_tells(audit, scenes, tmp_path):
-    (scenes / "pink.png").write_text("not a picture")
+def test_a_broken_image_is_named_and_the_exit_code_tells(audit, scenes, tmp_path):
+    (scenes / "pink.png").write_text("not an image")
     done = audit("hallucination")
     assert done.code == 2
     (line,) = done.err.splitlines()
     assert "pink.png" in line
     told = results(tmp_path / "out")["hallucination"]
-    assert (told["pictures"], told["broken"]) == (2, 1)
+    assert (told["images"], told["broken"]) == (2, 1)
 
 
 def test_a_risk_is_fitted_on_dev_and_kept_only_if_asked(audit, model, tmp_path):
@@ -215,7 +215,7 @@ def test_a_saved_risk_is_what_caption_tells_and_what_the_next_audit_tests(run, a
     said = run("caption", scenes / "grey.png", "--model", model, "--risk", "--json", "--device", "cpu")
     assert (said.code, said.err) == (0, "")
     words = json.loads(said.out)["words"]
-    assert [word["risk"] is not None for word in words] == [word["word"] in trials.OBJECTS for word in words]
+    assert [word["risk"] is not None for word in words] == [word["word"] in audit_data.OBJECTS for word in words]
     plain = run("caption", scenes / "grey.png", "--model", model, "--risk", "--device", "cpu").out
     wanted = [w["word"] + (f" ({round(100 * w['risk'])}%)" if w["risk"] is not None else "") for w in words]
     assert plain.strip() == f"{scenes / 'grey.png'}: {' '.join(wanted)}"
@@ -250,7 +250,7 @@ def test_a_risk_that_could_not_be_fitted_is_not_kept_and_the_exit_code_tells(aud
 
 
 def test_a_model_that_may_not_be_written_to_is_told_before_it_is_loaded(audit, model, monkeypatch):
-    monkeypatch.setattr("saywhy.model.load", no_model_is_loaded)
+    monkeypatch.setattr("saywhy.inference.model.load", no_model_is_loaded)
     usual = os.access
     monkeypatch.setattr("os.access", lambda path, mode: Path(path) != model and usual(path, mode))  # of root, too
     complaint = audit("risk", "--save-risk").complaint
@@ -280,8 +280,8 @@ def start(*arguments: object) -> subprocess.Popen[str]:
 def test_an_audit_killed_with_sigkill_goes_on_and_ends_with_the_numbers_of_one_left_alone(
     run, audited, tmp_path, monkeypatch
 ):
-    scenes = {name: ("test", said, boxes) for name, (_, said, boxes) in [*trials.SCENES.items()][:6]}
-    data = trials.write_data(tmp_path / "data", scenes)
+    scenes = {name: ("test", said, boxes) for name, (_, said, boxes) in [*audit_data.SCENES.items()][:6]}
+    data = audit_data.write_data(tmp_path / "data", scenes)
     asked = ("audit", "hallucination", "--data", data, "--model", audited, "--workers", 0, "--device", "cpu")
     killed = start(*asked, "--out", tmp_path / "killed")
     deadline = time.monotonic() + 120

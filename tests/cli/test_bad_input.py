@@ -60,7 +60,7 @@ def recipe(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def train(run, recipe: Path, data: Path, tmp_path: Path):
-    """Run `saywhy train` with the small recipe and more arguments."""
+    """Trainer `saywhy train` with the small recipe and more arguments."""
 
     def call(*more: object, recipe: Path = recipe, data: Path = data, out: Path = tmp_path / "run"):
         return run("train", recipe, "--data", data, "--out", out, "--device", "cpu", "--workers", 0, *more)
@@ -81,10 +81,10 @@ def test_a_name_of_two_lines_makes_no_two_lines(run, tmp_path: Path) -> None:
     assert "two lines.jpg" in run("caption", tmp_path / "two\nlines.jpg").complaint
 
 
-def test_a_text_file_called_jpg_is_no_picture(run, tmp_path: Path) -> None:
+def test_a_text_file_called_jpg_is_no_image(run, tmp_path: Path) -> None:
     path = tmp_path / "notes.jpg"
     path.write_text("milk, bread, eggs")
-    assert f"{path}: not a picture" in run("caption", path).complaint
+    assert f"{path}: not an image" in run("caption", path).complaint
 
 
 def test_a_truncated_jpeg_is_damaged(run, model: Path, tmp_path: Path) -> None:
@@ -97,10 +97,10 @@ def test_a_truncated_jpeg_is_damaged(run, model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("size", "what"), [((1, 1), "too small"), ((20_000, 20_000), "too large")])
-def test_pictures_of_impossible_sizes_are_refused_by_their_header_at_once(
+def test_images_of_impossible_sizes_are_refused_by_their_header_at_once(
     run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, size: tuple[int, int], what: str
 ) -> None:
-    monkeypatch.setattr("saywhy.model.load", no_model_is_loaded)
+    monkeypatch.setattr("saywhy.inference.model.load", no_model_is_loaded)
     path = tmp_path / "odd.png"
     path.write_bytes(png(*size))
     began = time.process_time()
@@ -109,11 +109,11 @@ def test_pictures_of_impossible_sizes_are_refused_by_their_header_at_once(
     assert f"{path}: {what}" in complaint
 
 
-def test_an_empty_folder_holds_no_pictures(run, tmp_path: Path) -> None:
-    assert f"{tmp_path}: no pictures in this folder" in run("caption", tmp_path).complaint
+def test_an_empty_folder_holds_no_images(run, tmp_path: Path) -> None:
+    assert f"{tmp_path}: no images in this folder" in run("caption", tmp_path).complaint
 
 
-def test_a_broken_picture_among_others_is_named_and_the_others_are_captioned(
+def test_a_broken_image_among_others_is_named_and_the_others_are_captioned(
     run, model: Path, photos: list[Path], tmp_path: Path
 ) -> None:
     photos[1].write_bytes(photos[1].read_bytes()[:300])
@@ -153,7 +153,7 @@ def test_an_unknown_command_is_answered_with_the_nearest(run) -> None:
 def test_figures_are_refused_where_they_cannot_be_written_before_a_model_is_loaded(
     run, monkeypatch: pytest.MonkeyPatch, photos: list[Path], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("saywhy.model.load", no_model_is_loaded)
+    monkeypatch.setattr("saywhy.inference.model.load", no_model_is_loaded)
     assert "should be a folder" in run("caption", photos[0], "--figures", photos[1]).complaint
     assert "cannot be written" in run("caption", photos[0], "--figures", photos[1] / "deep" / "down").complaint
     monkeypatch.setattr("os.access", lambda _, mode: not mode & os.W_OK)  # root, too, may write nowhere now
@@ -165,7 +165,7 @@ def test_figures_are_refused_where_they_cannot_be_written_before_a_model_is_load
 def test_a_file_that_cannot_be_written_is_refused_before_a_model_is_loaded(
     run, monkeypatch: pytest.MonkeyPatch, data: Path, option: str
 ) -> None:
-    monkeypatch.setattr("saywhy.model.load", no_model_is_loaded)
+    monkeypatch.setattr("saywhy.inference.model.load", no_model_is_loaded)
     assert "cannot be written" in run("evaluate", "--data", data, option, data / "0.png" / "x.json").complaint
     assert "should be a file" in run("evaluate", "--data", data, option, data).complaint
 
@@ -201,7 +201,7 @@ def test_an_unknown_split_is_answered_with_those_there_are(run, data: Path) -> N
     without_dev = (data / "captions.csv").read_text().replace("dev", "train")
     (data / "captions.csv").write_text(without_dev)
     complaint = run("evaluate", "--data", data, "--split", "val").complaint
-    assert "no pictures in split 'dev'; splits there are: train (6), test (3)" in complaint
+    assert "no images in split 'dev'; splits there are: train (6), test (3)" in complaint
 
 
 @pytest.mark.parametrize(

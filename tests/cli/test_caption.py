@@ -1,4 +1,4 @@
-"""`saywhy caption` says what is in pictures, draws it, and leaves the pictures alone."""
+"""`saywhy caption` says what is in images, draws it, and leaves the images alone."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from PIL import Image
 
 import saywhy
-from saywhy.model import SHOWN
+from saywhy.inference.model import SHOWN
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "pictures"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "images"
 
 
-def test_a_line_a_picture_and_nothing_else(run, model: Path, photos: list[Path]) -> None:
+def test_a_line_a_image_and_nothing_else(run, model: Path, photos: list[Path]) -> None:
     result = run("caption", photos[0].parent, "--model", model)
     assert (result.code, result.err) == (0, "")
     assert [line.split(": ")[0] for line in result.out.splitlines()] == [str(path) for path in photos]
@@ -34,7 +34,7 @@ def test_json_is_one_object_a_line_and_nothing_else(run, model: Path, photos: li
         assert line["caption"] == " ".join(word["word"] for word in line["words"])
         assert all(list(word) == ["word", "logprob"] and word["logprob"] <= 0 for word in line["words"])
         assert line["score"] < 0
-    assert len({line["caption"] for line in lines}) > 1, "a captioner that does not look at the picture"
+    assert len({line["caption"] for line in lines}) > 1, "a captioner that does not look at the image"
 
 
 def test_the_batch_changes_no_caption(run, model: Path, photos: list[Path]) -> None:
@@ -61,7 +61,7 @@ def test_a_name_that_is_no_text_is_still_printed(run, model: Path, photos: list[
     assert json.loads(result.out)["image"] == str(odd)
 
 
-def test_figures_are_one_png_a_picture_named_after_it(run, model: Path, photos: list[Path], tmp_path: Path) -> None:
+def test_figures_are_one_png_a_image_named_after_it(run, model: Path, photos: list[Path], tmp_path: Path) -> None:
     result = run("caption", *photos, "--model", model, "--figures", tmp_path / "new" / "figures")
     assert result.code == 0
     drawn = sorted((tmp_path / "new" / "figures").iterdir())
@@ -69,12 +69,10 @@ def test_figures_are_one_png_a_picture_named_after_it(run, model: Path, photos: 
     for path in drawn:
         with Image.open(path) as figure:
             assert figure.format == "PNG"
-            assert figure.width > 80, "larger than the picture it shows"
+            assert figure.width > 80, "larger than the image it shows"
 
 
-def test_figures_of_two_pictures_of_one_name_are_both_kept(
-    run, model: Path, photos: list[Path], tmp_path: Path
-) -> None:
+def test_figures_of_two_images_of_one_name_are_both_kept(run, model: Path, photos: list[Path], tmp_path: Path) -> None:
     for folder, photo in zip(("a", "b", "c"), photos, strict=True):
         (tmp_path / folder).mkdir()
         photo.rename(tmp_path / folder / "dog.png")
@@ -83,19 +81,19 @@ def test_figures_of_two_pictures_of_one_name_are_both_kept(
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["dog-2.png", "dog-3.png", "dog.png"]
 
 
-def test_a_figure_never_replaces_the_picture_it_shows(run, model: Path, photos: list[Path]) -> None:
+def test_a_figure_never_replaces_the_image_it_shows(run, model: Path, photos: list[Path]) -> None:
     before = photos[0].read_bytes()
     assert run("caption", photos[0], "--model", model, "--figures", photos[0].parent).code == 0
     assert photos[0].read_bytes() == before
     assert (photos[0].parent / "0-2.png").is_file()
 
 
-def test_a_caption_keeps_no_larger_picture_than_can_be_shown(model: Path) -> None:
+def test_a_caption_keeps_no_larger_image_than_can_be_shown(model: Path) -> None:
     large = Image.new("RGB", (3 * SHOWN, SHOWN), "green")
     caption = saywhy.load(model).caption(large)
-    assert caption.picture is not None
-    assert caption.picture.size == (SHOWN, round(SHOWN / 3))
-    assert large.size == (3 * SHOWN, SHOWN), "the caller's picture is the caller's"
+    assert caption.image is not None
+    assert caption.image.size == (SHOWN, round(SHOWN / 3))
+    assert large.size == (3 * SHOWN, SHOWN), "the caller's image is the caller's"
 
 
 def test_show_draws_a_panel_more_than_there_are_words(model: Path, photos: list[Path]) -> None:

@@ -23,7 +23,7 @@ NUMBERS = ("bleu", "bleu_no_penalty", "rouge_l", "cider", "n")
 
 @pytest.fixture
 def evaluate(run, data: Path):
-    """Run `saywhy evaluate --json` and give its object."""
+    """Trainer `saywhy evaluate --json` and give its object."""
 
     def call(*more: object) -> dict[str, Any]:
         result = run("evaluate", "--data", data, "--no-meteor", "--json", "--workers", 0, *more)
@@ -77,7 +77,7 @@ def test_plain_captions_are_cut_into_words(evaluate, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        (['{"image": "6.png", "caption": "a"}'], "no caption for 2 of 3 pictures, such as 7.png"),
+        (['{"image": "6.png", "caption": "a"}'], "no caption for 2 of 3 images, such as 7.png"),
         (['{"image": "6.png", "caption": "a"}', '{"image": "x/6.png", "caption": "b"}'], "two captions for 6.png"),
         (['{"image": "6.png", "caption": "a"}', "a dog"], 'line 2: not a JSON object with "image" and "caption"'),
         (['{"image": "6.png"}'], "line 1: not a JSON object"),
@@ -100,12 +100,12 @@ def test_a_file_of_captions_and_a_model_are_not_both_scored(run, data: Path, mod
     assert "cannot be read (No such file" in run("evaluate", "--data", data, *arguments[:2]).complaint
 
 
-def test_a_broken_picture_is_skipped_with_a_note(evaluate, model: Path, data: Path, tmp_path: Path) -> None:
-    (data / "7.png").write_text("not a picture")
+def test_a_broken_image_is_skipped_with_a_note(evaluate, model: Path, data: Path, tmp_path: Path) -> None:
+    (data / "7.png").write_text("not an image")
     out = tmp_path / "result.json"
     scores = evaluate("--model", model, "--out", out)
     assert scores["n"] == 2
-    assert scores["notes"][0].startswith("skipped 1 broken pictures, the first: 7.png: not a picture")
+    assert scores["notes"][0].startswith("skipped 1 broken images, the first: 7.png: not an image")
     assert str(tmp_path) not in out.read_text()
 
 
@@ -114,7 +114,7 @@ def test_a_results_file_holds_the_scores_and_what_they_depend_on_but_no_path(
 ) -> None:
     trained = {
         "recipe": {"seed": 3, "encoder": {"weights": str(tmp_path / "vgg16.safetensors")}},
-        "broken": [f"{tmp_path / 'x.jpg'}: not a picture; save it as JPEG or PNG"],
+        "broken": [f"{tmp_path / 'x.jpg'}: not an image; save it as JPEG or PNG"],
     }
     (model / "run.json").write_text(json.dumps(trained))
     out = tmp_path / "results" / "tiny.json"
@@ -127,7 +127,7 @@ def test_a_results_file_holds_the_scores_and_what_they_depend_on_but_no_path(
     assert found["scores"] == {name: value for name, value in scores.items() if name != "notes"}
     assert found["training"] == {
         "recipe": {"seed": 3, "encoder": {"weights": "vgg16.safetensors"}},
-        "broken": ["x.jpg: not a picture; save it as JPEG or PNG"],
+        "broken": ["x.jpg: not an image; save it as JPEG or PNG"],
     }
     assert {"device", "threads", "versions", "commit", "captions_per_second"} <= set(found)
     assert not re.search(r'"/|[A-Z]:\\', out.read_text()), "an absolute path"
@@ -145,15 +145,15 @@ def test_a_results_file_of_given_captions_names_the_file_only(evaluate, model: P
 def test_a_results_file_says_where_the_model_looked(evaluate, model: Path, tmp_path: Path) -> None:
     saved, out, given = tmp_path / "captions.jsonl", tmp_path / "result.json", tmp_path / "given.json"
     evaluate("--model", model, "--save-captions", saved, "--out", out)
-    found = json.loads(out.read_text())["glances"]
+    found = json.loads(out.read_text())["attentions"]
     said = [json.loads(line)["words"] for line in saved.read_text().splitlines()]
     assert found["words"] == sum(map(len, said))
     assert found["places"] == 4
     assert found["entropy"] == pytest.approx(found["share"] * math.log(4))
     assert 0 < found["share"] <= 1
-    assert found["beta_admits"] == "picture"
+    assert found["gate_admits"] == "image"
     evaluate("--captions", saved, "--out", given)
-    assert "glances" not in json.loads(given.read_text()), "nothing is known of how given captions came about"
+    assert "attentions" not in json.loads(given.read_text()), "nothing is known of how given captions came about"
 
 
 @pytest.fixture
@@ -263,7 +263,7 @@ def test_the_table_shows_the_scores_of_the_json(run, evaluate, model: Path, data
     shown = run("evaluate", "--data", data, "--no-meteor", "--workers", 0, "--model", model).out
     for value in (*scores["bleu"], *scores["bleu_no_penalty"], scores["rouge_l"], scores["cider"]):
         assert f"{value:.1f}" in shown
-    assert shown.splitlines()[0] == "tiny on data test, 3 pictures"
+    assert shown.splitlines()[0] == "tiny on data test, 3 images"
     assert shown.splitlines()[-1] == scores["signature"]
 
 
@@ -279,7 +279,7 @@ def test_results_makes_a_page_of_results_files(run, evaluate, model: Path, tmp_p
     assert "no such folder of recipes" in run("results", tmp_path / "results", "--recipes", tmp_path / "gone").complaint
 
 
-def test_pictures_may_lie_elsewhere_than_the_captions(run, model: Path, tmp_path: Path) -> None:
+def test_images_may_lie_elsewhere_than_the_captions(run, model: Path, tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     for number in range(3):
         Image.new("RGB", (32, 32), (80 * number, 90, 90)).save(tmp_path / "photos" / f"{number}.png")

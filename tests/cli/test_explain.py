@@ -22,7 +22,7 @@ import tiny
 from saywhy.cli import app
 from saywhy.explain import METHODS, Explanation, composites
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "pictures"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "images"
 FILES = ["explanation.json", "maps.npz", "report.html", "words.png"]
 FAST = ("--method", "attention")
 
@@ -60,30 +60,30 @@ def no_model_is_loaded(*_: object) -> None:
 class Shipped:
     """What the shipped model made of a photograph."""
 
-    picture: Path
+    image: Path
     out: Path
     done: subprocess.CompletedProcess[str]
 
 
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> Shipped:
-    picture, out = EXAMPLES / "chelsea.png", tmp_path_factory.mktemp("shipped") / "why"
-    asked = ("explain", picture, "--out", out, "--method", "lrp,attention", "--device", "cpu")
+    image, out = EXAMPLES / "chelsea.png", tmp_path_factory.mktemp("shipped") / "why"
+    asked = ("explain", image, "--out", out, "--method", "lrp,attention", "--device", "cpu")
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "saywhy", *map(str, asked)]
-    return Shipped(picture, out, subprocess.run(command, capture_output=True, text=True, env=one_thread))
+    return Shipped(image, out, subprocess.run(command, capture_output=True, text=True, env=one_thread))
 
 
 def test_the_shipped_model_explains_a_photograph(run, shipped: Shipped) -> None:
     assert (shipped.done.returncode, shipped.done.stderr) == (0, "")
     assert names(shipped.out) == FILES
-    said = run("caption", shipped.picture, "--device", "cpu").out.strip()
+    said = run("caption", shipped.image, "--device", "cpu").out.strip()
     title, head, *rows, where = shipped.done.stdout.splitlines()
     assert title == said
-    columns = ["word", "probability", "from", "picture", "made", "up", "strongest", "earlier", "word", "(lrp)"]
+    columns = ["word", "probability", "from", "image", "made", "up", "strongest", "earlier", "word", "(lrp)"]
     assert head.split() == columns
     found = told(shipped.out)
-    assert f"{shipped.picture}: {found['caption']}" == said
+    assert f"{shipped.image}: {found['caption']}" == said
     assert [row.split()[0] for row in rows] == found["tokens"]
     for row, word in zip(rows, found["words"], strict=True):
         cells = row.split()
@@ -103,11 +103,11 @@ def test_what_it_wrote_is_an_explanation_whose_books_balance(shipped: Shipped) -
     assert (found["model"], found["methods"]) == ("soft-attention-flickr8k", ["lrp", "attention"])
     for word in found["words"]:
         assert {"word", "logit", "probability", "budget", "earlier"} <= set(word)
-        assert list(word["budget"]) == ["picture", "words", "start", "absorbed"]
+        assert list(word["budget"]) == ["image", "words", "start", "absorbed"]
         assert sum(word["budget"].values()) == pytest.approx(word["logit"], abs=1e-3 * max(1, abs(word["logit"])))
     assert loaded.as_dict() == found
-    with Image.open(shipped.picture) as picture:
-        assert loaded.map(1).shape == (picture.height, picture.width)
+    with Image.open(shipped.image) as image:
+        assert loaded.map(1).shape == (image.height, image.width)
     with Image.open(shipped.out / "words.png") as figure:
         assert figure.format == "PNG"
     assert Links(shipped.out / "report.html").fetched == [], "a report needs no network"
@@ -120,7 +120,7 @@ def test_json_is_what_explanation_json_holds_on_a_line(run, model: Path, photos:
     assert [json.loads(line) for line in result.out.splitlines()] == [told(out / name) for name in "012"]
 
 
-def test_of_a_folder_each_picture_has_a_folder_and_an_index_leads_to_all(run, model, photos, tmp_path: Path) -> None:
+def test_of_a_folder_each_image_has_a_folder_and_an_index_leads_to_all(run, model, photos, tmp_path: Path) -> None:
     out = tmp_path / "new" / "why"
     result = run("explain", photos[0].parent, "--model", model, "--out", out, *FAST)
     assert (result.code, result.err) == (0, "")
@@ -136,40 +136,40 @@ def test_of_a_folder_each_picture_has_a_folder_and_an_index_leads_to_all(run, mo
     ]
 
 
-def test_a_folder_of_one_picture_is_a_folder(run, model: Path, photos: list[Path], tmp_path: Path) -> None:
+def test_a_folder_of_one_image_is_a_folder(run, model: Path, photos: list[Path], tmp_path: Path) -> None:
     for photo in photos[1:]:
         photo.unlink()
     assert run("explain", photos[0].parent, "--model", model, "--out", tmp_path / "why", *FAST).code == 0
     assert names(tmp_path / "why") == ["0", "index.html"]
 
 
-def test_pictures_of_one_name_are_all_kept_and_no_name_leads_out(run, model, photos, tmp_path: Path) -> None:
+def test_images_of_one_name_are_all_kept_and_no_name_leads_out(run, model, photos, tmp_path: Path) -> None:
     given = [tmp_path / name for name in ("a/dog.png", "b/Dog.png", "c/index.html.png", "...png")]
-    tiny.picture_files(tmp_path, 4)
+    tiny.image_files(tmp_path, 4)
     for number, path in enumerate(given):
         path.parent.mkdir(exist_ok=True)
         (tmp_path / f"{number}.png").rename(path)
     out = tmp_path / "deep" / "why"
     assert run("explain", *given, "--model", model, "--out", out, *FAST).code == 0
-    assert names(out) == ["Dog-2", "dog", "index.html", "index.html-2", "picture"]
+    assert names(out) == ["Dog-2", "dog", "image", "index.html", "index.html-2"]
     assert names(out.parent) == ["why"]
     assert Links(out / "index.html").links == [
-        f"{name}/report.html" for name in ("dog", "Dog-2", "index.html-2", "picture")
+        f"{name}/report.html" for name in ("dog", "Dog-2", "index.html-2", "image")
     ]
 
 
-def test_no_picture_is_ever_written_over(run, monkeypatch, model: Path, photos: list[Path], tmp_path: Path) -> None:
+def test_no_image_is_ever_written_over(run, monkeypatch, model: Path, photos: list[Path], tmp_path: Path) -> None:
     folder = tmp_path / "words"
     folder.mkdir()
-    picture = photos[0].rename(folder / "words.png")
-    before = picture.read_bytes()
-    assert run("explain", picture, photos[1], "--model", model, "--out", tmp_path, *FAST).code == 0
+    image = photos[0].rename(folder / "words.png")
+    before = image.read_bytes()
+    assert run("explain", image, photos[1], "--model", model, "--out", tmp_path, *FAST).code == 0
     assert names(folder) == ["words.png"]
     assert names(tmp_path / "words-2") == FILES
-    monkeypatch.setattr("saywhy.model.load", no_model_is_loaded)
-    complaint = run("explain", picture, "--out", folder).complaint
+    monkeypatch.setattr("saywhy.inference.model.load", no_model_is_loaded)
+    complaint = run("explain", image, "--out", folder).complaint
     assert complaint == f"saywhy: --out {folder}: words.png there would be written over; choose another folder"
-    assert picture.read_bytes() == before
+    assert image.read_bytes() == before
 
 
 def test_methods_are_named_with_commas_or_one_by_one_and_are_all_by_default(run, model, photos, tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_the_table_takes_the_first_method_that_weighs_words(run, model: Path, ph
     assert head("attention").endswith("strongest earlier word (lrp)")
 
 
-def test_a_typed_caption_is_explained_on_each_picture(run, model: Path, photos: list[Path], tmp_path: Path) -> None:
+def test_a_typed_caption_is_explained_on_each_image(run, model: Path, photos: list[Path], tmp_path: Path) -> None:
     asked = ("--caption", "Word3 word1, word3.", "--json", *FAST)
     result = run("explain", *photos, "--model", model, "--out", tmp_path / "why", *asked)
     assert (result.code, result.err) == (0, "")
@@ -326,7 +326,7 @@ WRONG: list[tuple[list[str], str]] = [
 def test_what_cannot_be_explained_is_one_line_before_a_model_is_loaded(
     run, monkeypatch, model: Path, photos: list[Path], tmp_path: Path, options: list[str], said: str
 ) -> None:
-    monkeypatch.setattr("saywhy.model.load", no_model_is_loaded)
+    monkeypatch.setattr("saywhy.inference.model.load", no_model_is_loaded)
     out = tmp_path / "why"
     assert said in run("explain", photos[0], "--model", model, "--out", out, *options).complaint
     assert not out.exists()
@@ -335,7 +335,7 @@ def test_what_cannot_be_explained_is_one_line_before_a_model_is_loaded(
 def test_a_folder_that_cannot_be_written_is_refused_before_a_model_is_loaded(
     run, monkeypatch: pytest.MonkeyPatch, photos: list[Path], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("saywhy.model.load", no_model_is_loaded)
+    monkeypatch.setattr("saywhy.inference.model.load", no_model_is_loaded)
     assert "is a file, and should be a folder" in run("explain", photos[0], "--out", photos[1]).complaint
     assert "cannot be written" in run("explain", photos[0], "--out", photos[1] / "deep" / "down").complaint
     monkeypatch.setattr("os.access", lambda _, mode: not mode & os.W_OK)  # root, too, may write nowhere now
@@ -344,17 +344,17 @@ def test_a_folder_that_cannot_be_written_is_refused_before_a_model_is_loaded(
     assert "Missing option '--out'" in run("explain", photos[0]).complaint
 
 
-def test_models_and_pictures_that_are_not_there_are_named(run, monkeypatch, photos: list[Path], tmp_path) -> None:
-    monkeypatch.setattr("saywhy.model.load", no_model_is_loaded)
+def test_models_and_images_that_are_not_there_are_named(run, monkeypatch, photos: list[Path], tmp_path) -> None:
+    monkeypatch.setattr("saywhy.inference.model.load", no_model_is_loaded)
     out = ("--out", tmp_path / "why")
     assert "no model at no-such-model" in run("explain", photos[0], *out, "--model", "no-such-model").complaint
     assert "gone.jpg: no such file or folder" in run("explain", tmp_path / "gone.jpg", *out).complaint
     photos[0].write_text("milk, bread, eggs")
-    assert "0.png: not a picture" in run("explain", photos[0], *out).complaint
+    assert "0.png: not an image" in run("explain", photos[0], *out).complaint
     assert not (tmp_path / "why").exists()
 
 
-def test_a_broken_picture_among_others_is_named_and_the_others_are_explained(
+def test_a_broken_image_among_others_is_named_and_the_others_are_explained(
     run, model: Path, photos: list[Path], tmp_path: Path
 ) -> None:
     photos[1].write_bytes(photos[1].read_bytes()[:300])
@@ -369,7 +369,7 @@ def test_a_broken_picture_among_others_is_named_and_the_others_are_explained(
     assert names(out) == ["0", "2", "index.html"]
 
 
-def test_a_picture_broken_within_leaves_no_folder(run, model: Path, photos: list[Path], tmp_path: Path) -> None:
+def test_a_image_broken_within_leaves_no_folder(run, model: Path, photos: list[Path], tmp_path: Path) -> None:
     photos[0].write_bytes(photos[0].read_bytes()[:300])
     for given in ([photos[0]], [photos[0], photos[0]]):
         result = run("explain", *given, "--model", model, "--out", tmp_path / "why", *FAST)
@@ -378,12 +378,12 @@ def test_a_picture_broken_within_leaves_no_folder(run, model: Path, photos: list
         assert not (tmp_path / "why").exists()
 
 
-def test_pictures_whose_captions_are_too_short_are_named_and_the_others_are_explained(
+def test_images_whose_captions_are_too_short_are_named_and_the_others_are_explained(
     run, model: Path, tmp_path: Path
 ) -> None:
     photos = tmp_path / "many"
     photos.mkdir()
-    tiny.picture_files(photos, 8)
+    tiny.image_files(photos, 8)
     said = dict(line.split(": ") for line in run("caption", photos, "--model", model).out.splitlines())
     longest = max(len(caption.split()) for caption in said.values())
     short = [path for path, caption in said.items() if len(caption.split()) < longest]

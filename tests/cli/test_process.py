@@ -14,9 +14,9 @@ import pytest
 import tiny
 from saywhy import encoders
 from saywhy.captioners import build
-from saywhy.captioners.saving import SavedModel
+from saywhy.captioners.model_folder import SavedModel
 from saywhy.data.preprocess import Preprocessing
-from saywhy.version import saywhy_version
+from saywhy.provenance import saywhy_version
 
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 SAYWHY = (sys.executable, "-m", "saywhy")
@@ -56,15 +56,15 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def many(tmp_path: Path) -> Path:
-    """More pictures than are captioned before a test has had enough."""
+    """More images than are captioned before a test has had enough."""
     folder = tmp_path / "many"
     folder.mkdir()
-    tiny.picture_files(folder, 200)
+    tiny.image_files(folder, 200)
     return folder
 
 
 def start(folder: Path, model: Path) -> subprocess.Popen[str]:
-    """A process that has captioned its first picture and has many to go."""
+    """A process that has captioned its first image and has many to go."""
     command = [*SAYWHY, "caption", str(folder), "--model", str(model), "--batch", "1"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ONE_THREAD)
     assert process.stdout is not None

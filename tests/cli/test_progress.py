@@ -10,7 +10,7 @@ from saywhy.cli.progress import TrainingDisplay, counting
 def train_two_epochs() -> None:
     with TrainingDisplay() as display:
         for step in range(1, 501):
-            display({"kind": "step", "step": step, "steps": 500, "loss": 3.0, "pictures_per_second": 80.0, "epoch": 1})
+            display({"kind": "step", "step": step, "steps": 500, "loss": 3.0, "images_per_second": 80.0, "epoch": 1})
         display({"kind": "broken", "line": "[red]/x.jpg: damaged " + "x" * 200, "count": 1})
         for epoch in (1, 2):
             scores = {"cider": 50.0 - epoch, "bleu4": 20.0, "best": 49.0}
@@ -23,7 +23,7 @@ def count() -> None:
             progress(done, 500)
 
 
-def test_a_log_of_training_holds_only_its_epochs_and_broken_pictures(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_of_training_holds_only_its_epochs_and_broken_images(capsys: pytest.CaptureFixture[str]) -> None:
     train_two_epochs()
     out, err = capsys.readouterr()
     assert out == ""
@@ -53,7 +53,7 @@ def test_a_terminal_shows_bars_on_stderr_only(
     out, err = capsys.readouterr()
     assert out == ""
     assert "500/500" in err
-    assert "80 pictures/s" in err
+    assert "80 images/s" in err
 
 
 def test_of_several_processes_only_the_first_speaks(

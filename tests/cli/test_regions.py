@@ -11,7 +11,7 @@ import pytest
 import tiny
 from saywhy import encoders
 from saywhy.captioners import build
-from saywhy.captioners.saving import SavedModel
+from saywhy.captioners.model_folder import SavedModel
 from saywhy.data.preprocess import Preprocessing
 from saywhy.data.regions import RegionSettings
 from saywhy.explain import Explanation
@@ -24,7 +24,7 @@ encoder = {name = "features"}
 captioner = {embedding = 8, hidden = 8, attention = 8}
 training = {epochs = 1, batch = 2}
 """
-ONE_AT_LEAST = "a picture needs one region at least"
+ONE_AT_LEAST = "an image needs one region at least"
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +37,11 @@ def looker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def boxes_of(folder: Path, path: Path, without: str = "") -> Path:
-    """Two boxes for each picture in a folder, in its own pixels (80 × 70)."""
+    """Two boxes for each image in a folder, in its own pixels (80 × 70)."""
     rows = [
-        {"image": picture.name, "width": 80, "height": 70, "phrases": [{"boxes": [[9, 9, 40, 60], [30, 5, 70, 66]]}]}
-        for picture in sorted(folder.glob("*.png"))
-        if picture.name != without
+        {"image": image.name, "width": 80, "height": 70, "phrases": [{"boxes": [[9, 9, 40, 60], [30, 5, 70, 66]]}]}
+        for image in sorted(folder.glob("*.png"))
+        if image.name != without
     ]
     path.write_text("\n".join(map(json.dumps, rows)))
     return path
@@ -49,7 +49,7 @@ def boxes_of(folder: Path, path: Path, without: str = "") -> Path:
 
 def test_captioning_without_regions_says_what_to_do(run, looker, photos):
     line = run("caption", photos[0], "--model", looker).complaint
-    assert line == ("saywhy: model looker looks at given boxes of each picture: say where they are with --regions PATH")
+    assert line == ("saywhy: model looker looks at given boxes of each image: say where they are with --regions PATH")
 
 
 def test_captioning_with_regions_says_something_and_draws_it(run, looker, photos, tmp_path):
@@ -64,7 +64,7 @@ def test_explaining_takes_regions_as_captioning_does(run, looker, photos, tmp_pa
     explained = ("explain", *photos, "--model", looker, "--out", tmp_path / "why")
     assert "say where they are with --regions PATH" in run(*explained).complaint
     lacking = boxes_of(photos[0].parent, tmp_path / "lacking.jsonl", without="1.png")
-    assert "no regions for 1 of 3 pictures" in run(*explained, "--regions", lacking).complaint
+    assert "no regions for 1 of 3 images" in run(*explained, "--regions", lacking).complaint
     assert not (tmp_path / "why").exists()
     result = run(*explained, "--regions", boxes_of(photos[0].parent, tmp_path / "boxes.jsonl"))
     assert (result.code, result.err) == (0, "")
@@ -74,10 +74,10 @@ def test_explaining_takes_regions_as_captioning_does(run, looker, photos, tmp_pa
         assert all(word.budget.total == pytest.approx(word.logit, abs=1e-3) for word in found.words)
 
 
-def test_a_picture_without_regions_is_named_before_anything_is_said(run, looker, photos, tmp_path):
+def test_a_image_without_regions_is_named_before_anything_is_said(run, looker, photos, tmp_path):
     table = boxes_of(photos[0].parent, tmp_path / "boxes.jsonl", without="1.png")
     line = run("caption", *photos, "--model", looker, "--regions", table).complaint
-    assert "no regions for 1 of 3 pictures, such as 1.png" in line
+    assert "no regions for 1 of 3 images, such as 1.png" in line
 
 
 def test_a_model_of_a_grid_takes_no_regions(run, model, photos, tmp_path):
@@ -108,8 +108,8 @@ def test_training_with_features_and_evaluating_the_run(run, data, tmp_path):
     pytest.importorskip("lightning_fabric", reason='training needs pip install "saywhy[train]"')
     recipe, dump, out = tmp_path / "tiny.toml", tmp_path / "dump", tmp_path / "run"
     dump.mkdir()
-    for number, picture in enumerate(sorted(data.glob("*.png"))):
-        np.save(dump / f"{picture.stem}.npy", np.full((2, 5), number, np.float32))
+    for number, image in enumerate(sorted(data.glob("*.png"))):
+        np.save(dump / f"{image.stem}.npy", np.full((2, 5), number, np.float32))
     recipe.write_text(FEATURES)
     trained = ("train", recipe, "--data", data, "--out", out, "--device", "cpu", "--workers", 0)
     assert "recipe f looks at given regions with their features" in run(*trained).complaint
@@ -123,8 +123,8 @@ def test_training_with_features_and_evaluating_the_run(run, data, tmp_path):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_regions_found_damaged_on_the_way_are_named_in_a_line(run, data, tmp_path, workers):
     pytest.importorskip("lightning_fabric", reason='training needs pip install "saywhy[train]"')
-    for number, picture in enumerate(sorted(data.glob("*.png"))):
-        np.save(tmp_path / f"{picture.stem}.npy", np.ones((2, 5 if number < 8 else 6), np.float32))
+    for number, image in enumerate(sorted(data.glob("*.png"))):
+        np.save(tmp_path / f"{image.stem}.npy", np.ones((2, 5 if number < 8 else 6), np.float32))
     np.save(tmp_path / "2.npy", np.ones((0, 5), np.float32))
     recipe, encoder = tmp_path / "tiny.toml", encoders.build("features:5", None)
     recipe.write_text(FEATURES)

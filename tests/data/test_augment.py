@@ -53,7 +53,7 @@ def test_a_flip_is_the_exact_mirror_image():
     torch.testing.assert_close(flipped, pixels.flip(-1).float(), rtol=0, atol=0.01)
 
 
-def test_half_of_the_pictures_are_flipped_by_default():
+def test_half_of_the_images_are_flipped_by_default():
     torch.manual_seed(0)
     width, height = extents(Augmentation()(maps(400), 32, torch.ones(400, dtype=torch.bool)))
     assert 150 < (width < 0).sum() < 250
@@ -79,7 +79,7 @@ def test_crops_lie_within_the_canvas_and_reach_its_rims():
     assert right.max() > 68
 
 
-def test_the_seed_decides_and_pictures_differ():
+def test_the_seed_decides_and_images_differ():
     noisy, pixels = Augmentation(colour=0.4), maps()
     torch.manual_seed(1)
     one = noisy(pixels, 32, YES)

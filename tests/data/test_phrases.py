@@ -54,7 +54,7 @@ def written(path: Path, *rows: dict) -> Path:
 
 
 def row(**changes) -> dict:
-    """A picture with one phrase, of which something is different."""
+    """An image with one phrase, of which something is different."""
     return {**ROW, "phrases": [{**DOG, **changes}]}
 
 
@@ -125,7 +125,7 @@ def test_the_key_follows_the_contents_and_not_how_they_are_packed(tmp_path):
         (json.dumps(row(boxes=[[1, 2, 3, float("nan")]])).encode(), "left, top, right and bottom"),
         (json.dumps(row(phrase=None)).encode(), "line 1: not a JSON object"),
         (json.dumps(row(type=None)).encode(), "line 1: not a JSON object"),
-        (b"", "not one picture"),
+        (b"", "not one image"),
         (gzip.compress(b"{}" * 99, mtime=0)[:18], "damaged or cut short"),
         (b"\x1f\x8b and no gzip", "damaged or cut short"),
     ],
@@ -171,7 +171,7 @@ def test_the_latest_year_of_coco_is_read_train_and_val(tmp_path):
         (json.dumps(ROW).encode(), "KeyError: 'categories'"),
         (json.dumps({**COCO, "annotations": [{"image_id": 7, "bbox": [1, 2]}]}).encode(), "ValueError"),
         (json.dumps({**COCO, "categories": []}).encode(), "KeyError: 1"),
-        (json.dumps({**COCO, "images": []}).encode(), "not one picture"),
+        (json.dumps({**COCO, "images": []}).encode(), "not one image"),
         (b'{"images": "\xff"}', "not the contents expected"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The square an encoder sees, measured on pictures whose every pixel says where it stands."""
+"""The square an encoder sees, measured on images whose every pixel says where it stands."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def test_a_canvas_holds_the_margin_too(shape, fit, whole):
     assert seen(canvas) == pytest.approx((whole or how).region(*shape), abs=0.6)
 
 
-def test_a_picture_of_the_right_size_passes_unchanged():
+def test_a_image_of_the_right_size_passes_unchanged():
     noise = np.random.default_rng(0).integers(0, 256, (48, 48, 3), dtype=np.uint8)
     pixels = Preprocessing(48, "crop", margin=1.0)(Image.fromarray(noise))
     assert np.array_equal(pixels, noise.transpose(2, 0, 1))
 
 
-def test_small_pictures_grow_and_large_ones_are_not_aliased():
+def test_small_images_grow_and_large_ones_are_not_aliased():
     assert Preprocessing(64)(map_of(9, 12)).shape == (3, 64, 64)
     stripes = np.zeros((512, 512, 3), np.uint8)
     stripes[:, ::2] = 255
@@ -86,6 +86,6 @@ def test_what_makes_no_sense_is_a_users_error(wrong):
         Preprocessing(**wrong)
 
 
-def test_a_picture_keeps_as_many_pixels_as_its_crop_needs():
+def test_a_image_keeps_as_many_pixels_as_its_crop_needs():
     assert Preprocessing(224, "crop").at_least == 256
     assert Preprocessing(224, "squash").at_least == 224

@@ -16,17 +16,17 @@ from saywhy.data.splits import stable_split
 from saywhy.errors import UserError
 
 
-def picture(path: Path) -> None:
+def image(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (16, 16)).save(path)
 
 
 def by_name(dataset: Dataset) -> dict[str, tuple[str, ...]]:
-    return {each.name: each.captions for each in dataset.pictures}
+    return {each.name: each.captions for each in dataset.images}
 
 
 def split_of(dataset: Dataset) -> dict[str, str]:
-    return {each.name: each.split for each in dataset.pictures}
+    return {each.name: each.split for each in dataset.images}
 
 
 def complaint(root: Path, **options: Any) -> str:
@@ -45,7 +45,7 @@ class TestFlickr8k:
     @pytest.fixture
     def root(self, tmp_path: Path) -> Path:
         for name in ("a.jpg", "b.jpg", "c.jpg", "d.jpg"):
-            picture(tmp_path / "Images" / name)
+            image(tmp_path / "Images" / name)
         rows = [f'{name}.jpg,"{name}, caption {n} ."' for name in "abcd" for n in range(5)]
         (tmp_path / "captions.txt").write_text("\n".join(["image,caption", *rows]))
         for split, name in (("train", "a"), ("dev", "b"), ("test", "c")):
@@ -57,14 +57,14 @@ class TestFlickr8k:
         assert by_name(dataset)["b.jpg"] == tuple(f"b, caption {n} ." for n in range(5))
         assert split_of(dataset) == {"a.jpg": "train", "b.jpg": "dev", "c.jpg": "test", "d.jpg": ""}
         assert dataset.splits == {"train": 1, "dev": 1, "test": 1, "": 1}
-        assert all(each.path.is_file() for each in dataset.pictures)
+        assert all(each.path.is_file() for each in dataset.images)
 
     def test_the_authors_token_file_gives_the_same(self, root: Path) -> None:
-        expected = read_dataset(root).pictures
+        expected = read_dataset(root).images
         lines = [f"{name}.jpg#{n}\t{name}, caption {n} ." for name in "abcd" for n in range(5)]
         text = root / "Flickr8k_text"
         text.mkdir()
-        (text / "Flickr8k.token.txt").write_text("\n".join([*lines, "d.jpg.1#0\tNo picture has this name ."]))
+        (text / "Flickr8k.token.txt").write_text("\n".join([*lines, "d.jpg.1#0\tNo image has this name ."]))
         (root / "captions.txt").unlink()
         for file in root.glob("Flickr_8k.*"):
             file.rename(text / file.name)
@@ -72,10 +72,10 @@ class TestFlickr8k:
         dataset = read_dataset(root)
         assert by_name(dataset) == {each.name: each.captions for each in expected}
         assert split_of(dataset) == {each.name: each.split for each in expected}
-        assert all(each.path.is_file() for each in dataset.pictures)
-        assert any("no picture's: 1" in note for note in dataset.notes)
+        assert all(each.path.is_file() for each in dataset.images)
+        assert any("no image's: 1" in note for note in dataset.notes)
 
-    def test_a_picture_on_two_lists_is_kept_from_training(self, root: Path) -> None:
+    def test_a_image_on_two_lists_is_kept_from_training(self, root: Path) -> None:
         (root / "Flickr_8k.trainImages.txt").write_text("a.jpg\nc.jpg\nunheard-of.jpg\n")
         dataset = read_dataset(root)
         assert split_of(dataset)["c.jpg"] == "test"
@@ -88,7 +88,7 @@ class TestFlickr8k:
         assert "Flickr8k.token.txt: line 2" in complaint(root)
 
     def test_one_split_can_be_taken_and_an_empty_one_is_refused(self, root: Path) -> None:
-        assert [each.name for each in read_dataset(root).split("dev").pictures] == ["b.jpg"]
+        assert [each.name for each in read_dataset(root).split("dev").images] == ["b.jpg"]
         with pytest.raises(UserError, match=r"'val'; splits there are: train \(1\), dev \(1\), test \(1\)"):
             read_dataset(root).split("val")
 
@@ -109,20 +109,20 @@ class TestKarpathy:
     def test_restval_is_trained_on_and_val_is_dev(self, tmp_path: Path) -> None:
         splits = ("train", "restval", "val", "test")
         root = self.write(tmp_path, *(self.entry(f"{n}.jpg", split) for n, split in enumerate(splits)))
-        assert [each.split for each in read_dataset(root).pictures] == ["train", "train", "dev", "test"]
-        assert read_dataset(root).pictures[0].captions == ("0.jpg one", "two")
+        assert [each.split for each in read_dataset(root).images] == ["train", "train", "dev", "test"]
+        assert read_dataset(root).images[0].captions == ("0.jpg one", "two")
 
     @pytest.mark.parametrize("place", ["val2014", "images/val2014"])
     def test_cocos_sub_folders_are_found(self, tmp_path: Path, place: str) -> None:
-        picture(tmp_path / place / "v.jpg")
+        image(tmp_path / place / "v.jpg")
         root = self.write(tmp_path, self.entry("v.jpg", "test", filepath="val2014"))
-        assert read_dataset(root).pictures[0].path == tmp_path / place / "v.jpg"
+        assert read_dataset(root).images[0].path == tmp_path / place / "v.jpg"
 
     def test_the_json_file_itself_may_be_given(self, tmp_path: Path) -> None:
-        picture(tmp_path / "far" / "x.jpg")
+        image(tmp_path / "far" / "x.jpg")
         self.write(tmp_path, self.entry("x.jpg", "train"))
-        dataset = read_dataset(tmp_path / "dataset_coco.json", images=tmp_path / "far")
-        assert dataset.pictures[0].path.is_file()
+        dataset = read_dataset(tmp_path / "dataset_coco.json", image_folder=tmp_path / "far")
+        assert dataset.images[0].path.is_file()
 
     def test_what_is_malformed_is_located(self, tmp_path: Path) -> None:
         (tmp_path / "dataset_coco.json").write_text('{"images": [\n{"sentences": }]}')
@@ -146,13 +146,13 @@ class TestCoco:
     def test_train_is_train_val_is_dev_and_five_captions_are_kept_by_id(self, tmp_path: Path) -> None:
         self.write(tmp_path, "captions_train2014.json", {"t.jpg": [(9 - n, f"said {9 - n}") for n in range(7)]})
         self.write(tmp_path, "captions_val2014.json", {"v.jpg": [(1, "A dog.\n")]})
-        picture(tmp_path / "train2014" / "t.jpg")
-        picture(tmp_path / "val2014" / "v.jpg")
+        image(tmp_path / "train2014" / "t.jpg")
+        image(tmp_path / "val2014" / "v.jpg")
         dataset = read_dataset(tmp_path)
         assert by_name(dataset)["t.jpg"] == ("said 3", "said 4", "said 5", "said 6", "said 7")
         assert by_name(dataset)["v.jpg"] == ("A dog.",)
         assert split_of(dataset) == {"t.jpg": "train", "v.jpg": "dev"}
-        assert all(each.path.is_file() for each in dataset.pictures)
+        assert all(each.path.is_file() for each in dataset.images)
         assert any("left out: 2" in note for note in dataset.notes)
 
     def test_of_two_years_the_latest_is_read(self, tmp_path: Path) -> None:
@@ -189,19 +189,19 @@ class TestFolder:
         }
 
     @pytest.mark.parametrize("place", ["", "Images", "images", "deep/down"])
-    def test_pictures_are_found_where_people_put_them(self, tmp_path: Path, place: str) -> None:
-        picture(tmp_path / place / "a.jpg")
+    def test_images_are_found_where_people_put_them(self, tmp_path: Path, place: str) -> None:
+        image(tmp_path / place / "a.jpg")
         written = f"{place}/a.jpg" if place == "deep/down" else "a.jpg"
         dataset = read_dataset(folder(tmp_path, f"image,caption\n{written},A dog\n"))
-        assert dataset.pictures[0].path.is_file()
+        assert dataset.images[0].path.is_file()
 
     def test_blank_captions_are_dropped_and_repeated_ones_counted(self, tmp_path: Path) -> None:
         table = "image,caption\na.jpg,A dog\na.jpg,  \na.jpg,A  dog\nb.jpg,\n"
         dataset = read_dataset(folder(tmp_path, table))
         assert by_name(dataset) == {"a.jpg": ("A dog", "A dog")}
         assert "blank captions dropped: 2" in dataset.notes
-        assert "captions that repeat another of the same picture (kept): 1" in dataset.notes
-        assert "pictures dropped, having only blank captions: 1" in dataset.notes
+        assert "captions that repeat another of the same image (kept): 1" in dataset.notes
+        assert "images dropped, having only blank captions: 1" in dataset.notes
 
     def test_a_split_column_decides(self, tmp_path: Path) -> None:
         table = "image,caption,split\na.jpg,A,train\nb.jpg,B,val\nc.jpg,C,test\nd.jpg,D,\n"
@@ -269,14 +269,14 @@ def test_paths_and_names_that_are_wrong_are_the_users_mistakes(tmp_path: Path) -
     assert "no such file or folder" in complaint(tmp_path / "gone")
     assert "did you mean" in complaint(tmp_path, reader="flickr8")
     root = folder(tmp_path, "image,caption\na.jpg,A\n")
-    assert "no such file or folder" in complaint(root, images="gone")
-    assert "not a folder" in complaint(root, images="captions.csv")
+    assert "no such file or folder" in complaint(root, image_folder="gone")
+    assert "not a folder" in complaint(root, image_folder="captions.csv")
     for name in ("flickr8k", "karpathy", "coco"):
         assert "wanted" in complaint(root, reader=name)
 
 
 def test_the_stable_split_is_stable_and_near_80_10_10() -> None:
-    names = [f"picture-{n}.jpg" for n in range(20_000)]
+    names = [f"image-{n}.jpg" for n in range(20_000)]
     counts = Counter(map(stable_split, names))
     assert abs(counts["dev"] - 2000) < 150
     assert abs(counts["test"] - 2000) < 150
@@ -289,7 +289,7 @@ def test_the_stable_split_is_stable_and_near_80_10_10() -> None:
 def test_flickr8k_is_read_whole(flickr8k: Path) -> None:
     dataset = read_dataset(flickr8k)
     assert len(dataset) == 8091
-    assert sum(len(each.captions) for each in dataset.pictures) == 40_455
-    assert {len(each.captions) for each in dataset.pictures} == {5}
+    assert sum(len(each.captions) for each in dataset.images) == 40_455
+    assert {len(each.captions) for each in dataset.images} == {5}
     assert dataset.splits == {"train": 6000, "dev": 1000, "test": 1000, "": 91}
-    assert all(each.path.is_file() for each in dataset.pictures[::100])
+    assert all(each.path.is_file() for each in dataset.images[::100])

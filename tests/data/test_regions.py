@@ -1,4 +1,4 @@
-"""Regions from every kind of file, and their way into the part of a picture that is seen."""
+"""Regions from every kind of file, and their way into the part of an image that is seen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from saywhy.data.pictures import open_picture, upright_size
+from saywhy.data.images import open_image, upright_size
 from saywhy.data.preprocess import Preprocessing
 from saywhy.data.region_files import read_regions
 from saywhy.data.region_inputs import GivenRegions, RegionBoxes, RegionVectors, find_regions
@@ -81,7 +81,7 @@ def test_vectors_are_not_read_where_boxes_are_wanted(tmp_path):
     assert read_regions(tmp_path).find("dog.jpg", vectors=False).vectors is None
 
 
-def test_without_boxes_every_vector_is_of_the_whole_picture(tmp_path):
+def test_without_boxes_every_vector_is_of_the_whole_image(tmp_path):
     np.save(tmp_path / "dog.npy", VECTORS)
     np.savez(tmp_path / "12.npz", feat=VECTORS)
     table = read_regions(tmp_path)
@@ -128,7 +128,7 @@ def test_a_folder_names_what_is_missing(tmp_path):
     np.save(tmp_path / "a.npy", VECTORS)
     table = read_regions(tmp_path)
     table.require(["a.jpg"])
-    assert "no regions for 2 of 3 pictures, such as b.jpg" in refusal(table.require, ["a.jpg", "b.jpg", "c.jpg"])
+    assert "no regions for 2 of 3 images, such as b.jpg" in refusal(table.require, ["a.jpg", "b.jpg", "c.jpg"])
     assert "no regions for b.jpg" in refusal(table.find, "b.jpg")
 
 
@@ -140,7 +140,7 @@ def test_boxes_without_an_area_are_left_out_with_their_vectors(tmp_path):
     np.testing.assert_allclose(given.boxes("dog.jpg"), SHARES[:1])  # or there would be nowhere to look
 
 
-def test_two_pictures_are_not_given_the_regions_of_one(tmp_path):
+def test_two_images_are_not_given_the_regions_of_one(tmp_path):
     np.save(tmp_path / "1.npy", VECTORS)
     table = read_regions(tmp_path)
     assert "a/1.jpg and b/001.jpg would both have the regions of 1.npy" in refusal(
@@ -194,14 +194,14 @@ def test_a_tsv_of_other_columns_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["boxes.jsonl", "boxes.jsonl.gz"])
-def test_drawn_boxes_come_once_the_largest_first_after_the_whole_picture(tmp_path, name):
+def test_drawn_boxes_come_once_the_largest_first_after_the_whole_image(tmp_path, name):
     small, large, all_of_it = [10, 20, 60, 40], [0, 0, 90, 50], [0, 0, 100, 50]
     path = drawn(tmp_path / name, row("a.jpg", small, large, small, all_of_it, [5, 5, 5, 9]), row("b.jpg"))
     table = read_regions(path)
     np.testing.assert_allclose(table.find("a.jpg").boxes, [[0, 0, 1, 1], [0, 0, 0.9, 1], SHARES[0]])
     assert table.find("x/b.jpg").boxes.tolist() == [[0, 0, 1, 1]]
     assert table.oracle
-    assert "no regions for 1 of 2 pictures, such as c.jpg" in refusal(table.require, ["a.jpg", "c.jpg"])
+    assert "no regions for 1 of 2 images, such as c.jpg" in refusal(table.require, ["a.jpg", "c.jpg"])
 
 
 @pytest.mark.parametrize(
@@ -261,20 +261,20 @@ def test_a_painted_box_lies_in_the_pixels_where_its_box_says(tmp_path, fit, marg
     boxes = RegionBoxes(given, ["a.png"], [tmp_path / "a.png"], frame).rows([0])[0]
     assert boxes.shape == (4, 4)
     assert boxes[0].tolist() == [0, 0, 1, 1]
-    seen = frame(open_picture(tmp_path / "a.png"))[0] > 127
+    seen = frame(open_image(tmp_path / "a.png"))[0] > 127
     y, x = np.nonzero(seen)
     np.testing.assert_allclose(boxes[1] * 64, [x.min(), y.min(), x.max() + 1, y.max() + 1], atol=1)
     assert boxes[2:].any() == (fit == "squash"), "the corner is cut away"
 
 
-def test_a_picture_on_its_side_has_the_size_it_is_shown_in(tmp_path):
+def test_a_image_on_its_side_has_the_size_it_is_shown_in(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
     Image.new("RGB", (80, 40)).save(tmp_path / "a.jpg", exif=exif)
-    assert upright_size(tmp_path / "a.jpg") == open_picture(tmp_path / "a.jpg").size == (40, 80)
+    assert upright_size(tmp_path / "a.jpg") == open_image(tmp_path / "a.jpg").size == (40, 80)
 
 
-def test_a_broken_picture_has_one_region_so_that_there_is_somewhere_to_look(tmp_path):
+def test_a_broken_image_has_one_region_so_that_there_is_somewhere_to_look(tmp_path):
     path = drawn(tmp_path / "boxes.jsonl", row("a.png", [1, 1, 9, 9]))
     given = GivenRegions(RegionSettings(most=3), read_regions(path))
     boxes = RegionBoxes(given, ["a.png"], [tmp_path / "a.png"], Preprocessing(64)).rows([0])[0]
@@ -325,7 +325,7 @@ def test_settings_out_of_range_are_named(wrong):
 
 
 @pytest.mark.data
-def test_every_picture_of_flickr8k_has_regions_and_phrases_lie_in_them(flickr8k):
+def test_every_image_of_flickr8k_has_regions_and_phrases_lie_in_them(flickr8k):
     table = read_regions(flickr8k / "boxes.jsonl.gz")
     names = [path.name for path in (flickr8k / "Images").iterdir()]
     table.require(names)

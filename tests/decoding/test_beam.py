@@ -17,22 +17,22 @@ FULL = 3**MAX
 RULES = [(length, least, most) for length in (0.0, 0.7, 1.0, 2.0) for least, most in ((1, 4), (1, 3), (3, 4), (2, 2))]
 
 
-def rows(annotations):
-    """The pictures one by one."""
-    return [annotations.select(torch.tensor([row])) for row in range(len(annotations))]
+def rows(features):
+    """The images one by one."""
+    return [features.select(torch.tensor([row])) for row in range(len(features))]
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", captioners)
 @torch.inference_mode()
 def test_a_full_beam_finds_the_best_caption_that_brute_force_finds(name, seed):
-    captioner, annotations = tiny.opinionated(name, WORDS, seed), tiny.annotations(3, seed)
-    every = [reference.every_caption(captioner, picture, MAX) for picture in rows(annotations)]
+    captioner, features = tiny.opinionated(name, WORDS, seed), tiny.features(3, seed)
+    every = [reference.every_caption(captioner, image, MAX) for image in rows(features)]
     assert [len(captions) for captions in every] == [120] * 3
     lengths = set()
     for length, least, most in RULES:
         how = Decoding(beam=FULL, length=length, min_words=least, max_words=most)
-        for captions, found in zip(every, beam_search(captioner, annotations, how), strict=True):
+        for captions, found in zip(every, beam_search(captioner, features, how), strict=True):
             words, score = reference.best_caption(captions, length, least, most)
             assert found[0].words == words
             assert found[0].score == pytest.approx(score, abs=1e-4)
@@ -42,9 +42,9 @@ def test_a_full_beam_finds_the_best_caption_that_brute_force_finds(name, seed):
 
 @torch.inference_mode()
 def test_captions_of_a_full_beam_have_the_scores_that_brute_force_gives_them():
-    captioner, picture = tiny.opinionated(words=WORDS), tiny.annotations(1)
-    every = reference.every_caption(captioner, picture, 2)
-    found = beam_search(captioner, picture, Decoding(beam=12, length=1.0, max_words=2))[0]
+    captioner, image = tiny.opinionated(words=WORDS), tiny.features(1)
+    every = reference.every_caption(captioner, image, 2)
+    found = beam_search(captioner, image, Decoding(beam=12, length=1.0, max_words=2))[0]
     assert len(found) > 3
     for hypothesis in found:
         assert hypothesis.score == pytest.approx(reference.rank(every[hypothesis.words], 1.0), abs=1e-5)
@@ -67,13 +67,13 @@ class Counting(torch.nn.Module):
 def test_stopping_early_never_changes_the_result(beam):
     most, saved = 9, 0
     for seed in range(4):
-        captioner, annotations = tiny.opinionated(words=FIRST + 5, seed=seed), tiny.annotations(3, seed)
+        captioner, features = tiny.opinionated(words=FIRST + 5, seed=seed), tiny.features(3, seed)
         for length in (0.0, 0.7, 1.5):
-            for picture in rows(annotations):
+            for image in rows(features):
                 counting = Counting(captioner)
                 how = Decoding(beam=beam, length=length, max_words=most)
-                found = beam_search(counting, picture, how)[0][0]  # type: ignore[arg-type]
-                words, score = reference.beam_search(captioner, picture, beam, length, 1, most)
+                found = beam_search(counting, image, how)[0][0]  # type: ignore[arg-type]
+                words, score = reference.beam_search(captioner, image, beam, length, 1, most)
                 assert found.words == words
                 assert found.score == pytest.approx(score, abs=1e-4)
                 saved += most + 1 - counting.steps
@@ -82,12 +82,12 @@ def test_stopping_early_never_changes_the_result(beam):
 
 @pytest.mark.parametrize("length", [0.0, 0.7])
 @torch.inference_mode()
-def test_pictures_together_are_described_as_each_alone(length):
+def test_images_together_are_described_as_each_alone(length):
     for seed in range(3):
-        captioner, annotations = tiny.opinionated(seed=seed), tiny.annotations(5, seed)
+        captioner, features = tiny.opinionated(seed=seed), tiny.features(5, seed)
         how = Decoding(beam=3, length=length, max_words=8)
-        for together, picture in zip(decode(captioner, annotations, how), rows(annotations), strict=True):
-            (alone,) = decode(captioner, picture, how)
+        for together, image in zip(decode(captioner, features, how), rows(features), strict=True):
+            (alone,) = decode(captioner, image, how)
             assert together.words == alone.words
             assert together.score == pytest.approx(alone.score, abs=1e-4)
 
@@ -95,10 +95,10 @@ def test_pictures_together_are_described_as_each_alone(length):
 @torch.inference_mode()
 def test_a_beam_of_one_is_greedy_decoding_where_the_length_is_given():
     for seed in range(4):
-        captioner, annotations = tiny.opinionated(seed=seed), tiny.annotations(4, seed)
+        captioner, features = tiny.opinionated(seed=seed), tiny.features(4, seed)
         how = Decoding(beam=1, length=0.0, min_words=6, max_words=6)
-        narrow = [found[0] for found in beam_search(captioner, annotations, how)]
-        straight = greedy(captioner, annotations, how)
+        narrow = [found[0] for found in beam_search(captioner, features, how)]
+        straight = greedy(captioner, features, how)
         assert [one.words for one in narrow] == [one.words for one in straight]
         assert [one.score for one in narrow] == pytest.approx([one.score for one in straight], abs=1e-4)
 
@@ -107,10 +107,10 @@ def test_a_beam_of_one_is_greedy_decoding_where_the_length_is_given():
 def test_a_beam_of_one_walks_greedys_path_and_ends_where_that_is_best():
     longer = 0
     for seed in range(6):
-        captioner, annotations = tiny.opinionated(seed=seed), tiny.annotations(4, seed)
+        captioner, features = tiny.opinionated(seed=seed), tiny.features(4, seed)
         how = Decoding(beam=1, length=0.0, max_words=8)
-        straight = greedy(captioner, annotations, how)
-        for found, one in zip(beam_search(captioner, annotations, how), straight, strict=True):
+        straight = greedy(captioner, features, how)
+        for found, one in zip(beam_search(captioner, features, how), straight, strict=True):
             shared = min(len(found[0].words), len(one.words))
             assert found[0].words[:shared] == one.words[:shared]
             assert found[0].score >= one.score - 1e-5
@@ -119,8 +119,8 @@ def test_a_beam_of_one_walks_greedys_path_and_ends_where_that_is_best():
 
 
 @torch.inference_mode()
-def test_captions_of_one_picture_come_best_first_and_differ():
-    for found in beam_search(tiny.opinionated(), tiny.annotations(3), Decoding(beam=4, max_words=6)):
+def test_captions_of_one_image_come_best_first_and_differ():
+    for found in beam_search(tiny.opinionated(), tiny.features(3), Decoding(beam=4, max_words=6)):
         scores = [hypothesis.score for hypothesis in found]
         assert scores == sorted(scores, reverse=True)
         assert len({hypothesis.words for hypothesis in found}) == len(found) > 1
@@ -129,22 +129,22 @@ def test_captions_of_one_picture_come_best_first_and_differ():
 @pytest.mark.parametrize("name", captioners)
 @torch.inference_mode()
 def test_every_caption_of_a_beam_carries_the_glances_and_log_probabilities_of_its_own_words(name):
-    captioner, annotations = tiny.opinionated(name), tiny.annotations(4)
-    found = beam_search(captioner, annotations, Decoding(beam=5, min_words=3, max_words=6))
-    for picture, hypotheses in zip(rows(annotations), found, strict=True):
+    captioner, features = tiny.opinionated(name), tiny.features(4)
+    found = beam_search(captioner, features, Decoding(beam=5, min_words=3, max_words=6))
+    for image, hypotheses in zip(rows(features), found, strict=True):
         for hypothesis in hypotheses:
-            logits, glance = captioner(picture, torch.tensor([[START, *hypothesis.words]]))
+            logits, attention = captioner(image, torch.tensor([[START, *hypothesis.words]]))
             logits[..., [PAD, START, UNK]] = -torch.inf
             log_p = logits[0].log_softmax(dim=-1)
             expected = [log_p[t, word].item() for t, word in enumerate((*hypothesis.words, END))]
             assert hypothesis.logprobs == pytest.approx(expected, abs=1e-3)
-            looked = glance.alpha[0, :-1]
+            looked = attention.alpha[0, :-1]
             torch.testing.assert_close(torch.from_numpy(hypothesis.alpha), looked, rtol=0, atol=1e-4)
 
 
 @torch.inference_mode()
 def test_a_beam_wider_than_the_vocabulary_is_no_trouble():
     logits = torch.tensor([0.0, 0.0, 1.0, 0.0, 0.5])  # one word there is to say
-    found = beam_search(tiny.Script.always(logits), tiny.annotations(1), Decoding(beam=9, max_words=3))[0]
+    found = beam_search(tiny.Script.always(logits), tiny.features(1), Decoding(beam=9, max_words=3))[0]
     assert {hypothesis.words for hypothesis in found} <= {(4,), (4, 4), (4, 4, 4)}
     assert END not in found[0].words

@@ -8,18 +8,18 @@ import torch
 import tiny
 from saywhy.data.vocabulary import END, MARKERS
 from saywhy.decoding import Decoding, decode
-from saywhy.decoding.rolling import cut
+from saywhy.decoding.sampling import cut
 
 FIRST = len(MARKERS)
 P = torch.tensor([0.4, 0.3, 0.2, 0.1])
 
 
 def one_word(**how) -> torch.Tensor:
-    """How often each of four words is drawn for 20,000 pictures."""
+    """How often each of four words is drawn for 20,000 images."""
     logits = torch.cat([torch.full((FIRST,), 5.0), P.log()])
-    pictures = tiny.annotations(1, width=1).select(torch.zeros(20_000, dtype=torch.long))
+    images = tiny.features(1, width=1).select(torch.zeros(20_000, dtype=torch.long))
     rules = Decoding(method="sample", max_words=1, **how)
-    words = [hypothesis.words[0] - FIRST for hypothesis in decode(tiny.Script.always(logits), pictures, rules)]
+    words = [hypothesis.words[0] - FIRST for hypothesis in decode(tiny.Script.always(logits), images, rules)]
     return torch.tensor(words).bincount(minlength=4)
 
 
@@ -67,11 +67,11 @@ def test_top_k_and_top_p_cut_what_they_should():
 
 
 def test_the_same_seed_says_the_same_and_another_something_else():
-    captioner, annotations = tiny.captioner(), tiny.annotations(6)
+    captioner, features = tiny.captioner(), tiny.features(6)
 
     def said(seed: int) -> list[tuple[int, ...]]:
         how = Decoding(method="sample", max_words=8, seed=seed)
-        return [hypothesis.words for hypothesis in decode(captioner, annotations, how)]
+        return [hypothesis.words for hypothesis in decode(captioner, features, how)]
 
     assert said(1) == said(1)
     assert said(1) != said(2)
@@ -83,10 +83,10 @@ def test_the_same_seed_says_the_same_and_another_something_else():
 
 
 def test_as_the_temperature_falls_sampling_becomes_greedy():
-    captioner, annotations = tiny.opinionated(), tiny.annotations(6)
-    greedy = decode(captioner, annotations, Decoding(method="greedy", max_words=8))
-    cold = decode(captioner, annotations, Decoding(method="sample", temperature=1e-3, max_words=8))
-    hot = decode(captioner, annotations, Decoding(method="sample", temperature=5.0, max_words=8))
+    captioner, features = tiny.opinionated(), tiny.features(6)
+    greedy = decode(captioner, features, Decoding(method="greedy", max_words=8))
+    cold = decode(captioner, features, Decoding(method="sample", temperature=1e-3, max_words=8))
+    hot = decode(captioner, features, Decoding(method="sample", temperature=5.0, max_words=8))
     assert [hypothesis.words for hypothesis in cold] == [hypothesis.words for hypothesis in greedy]
     assert [hypothesis.words for hypothesis in hot] != [hypothesis.words for hypothesis in greedy]
 
@@ -95,5 +95,5 @@ def test_log_probabilities_are_the_models_own_whatever_the_temperature():
     logits = torch.cat([torch.full((FIRST,), -60.0), P.log()])
     logits[END] = P[0].log()
     how = Decoding(method="sample", temperature=0.3, top_k=1, min_words=1, max_words=1)
-    (found,) = decode(tiny.Script.always(logits), tiny.annotations(1, width=1), how)
+    (found,) = decode(tiny.Script.always(logits), tiny.features(1, width=1), how)
     assert found.logprobs == pytest.approx([float((P[0] / 1.4).log())] * 2, abs=1e-5)

@@ -92,7 +92,7 @@ def test_a_prefix_names_the_first_block_under_it():
     assert trained == {"layer4"}
 
 
-def test_pictures_of_the_wrong_shape_are_named():
+def test_images_of_the_wrong_shape_are_named():
     encoder = encoders.build("alexnet", None, size=64)
     with pytest.raises(ValueError, match=r"\(B, 3, H, W\)"):
         encoder(torch.zeros(3, 64, 64))

@@ -14,12 +14,12 @@ from saywhy.encoders.efficientnet_lite import LITES, package_of
 from saywhy.encoders.mbconv import BatchNorm2d, Convolution
 from saywhy.errors import UserError
 
-PICTURES = sorted((Path(__file__).parents[2] / "examples" / "pictures").glob("*.??g"))
+IMAGES = sorted((Path(__file__).parents[2] / "examples" / "images").glob("*.??g"))
 
 
 def photographs(height: int, width: int) -> torch.Tensor:
-    """All example pictures, squeezed into one size: (B, 3, height, width)."""
-    arrays = [np.asarray(Image.open(path).convert("RGB").resize((width, height))) for path in PICTURES]
+    """All example images, squeezed into one size: (B, 3, height, width)."""
+    arrays = [np.asarray(Image.open(path).convert("RGB").resize((width, height))) for path in IMAGES]
     return torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2)
 
 

@@ -34,16 +34,16 @@ def pixels() -> torch.Tensor:
 
 
 def test_annotations_are_one_contiguous_vector_for_each_cell_of_the_grid(encoder, pixels):
-    annotations = encoder(pixels)
-    rows, columns = annotations.grid
-    assert annotations.vectors.shape == (3, rows * columns, encoder.width)
-    assert annotations.vectors.is_contiguous()
-    assert annotations.vectors.isfinite().all()
-    assert annotations.vectors.std() > 1e-3
+    features = encoder(pixels)
+    rows, columns = features.grid
+    assert features.vectors.shape == (3, rows * columns, encoder.width)
+    assert features.vectors.is_contiguous()
+    assert features.vectors.isfinite().all()
+    assert features.vectors.std() > 1e-3
 
 
 def test_cells_are_in_reading_order(encoder, pixels):
-    features = encoder.features(encoder.normalise(pixels))
+    features = encoder.feature_map(encoder.normalise(pixels))
     columns = features.shape[-1]
     torch.testing.assert_close(encoder(pixels).vectors[:, columns - 1], features[:, :, 0, columns - 1])
 
@@ -52,24 +52,24 @@ def test_width_stride_and_card_are_true_at_the_usual_size(encoder):
     card = CARDS.get(encoder.settings.name)
     size = card.size if card else encoder.size
     with torch.no_grad():
-        annotations = encoder(torch.zeros(1, 3, size, size))
-    assert annotations.vectors.shape[2] == encoder.width
-    assert abs(size / annotations.grid[0] - encoder.stride) < encoder.stride / 4
+        features = encoder(torch.zeros(1, 3, size, size))
+    assert features.vectors.shape[2] == encoder.width
+    assert abs(size / features.grid[0] - encoder.stride) < encoder.stride / 4
     if card:
-        assert (annotations.grid, encoder.width, encoder.stride) == (card.grid, card.width, card.stride)
+        assert (features.grid, encoder.width, encoder.stride) == (card.grid, card.width, card.stride)
 
 
-def test_bytes_and_floats_are_the_same_picture(encoder, pixels):
+def test_bytes_and_floats_are_the_same_image(encoder, pixels):
     torch.testing.assert_close(encoder(pixels).vectors, encoder(pixels.float()).vectors, rtol=0, atol=0)
 
 
-def test_a_picture_alone_is_annotated_as_among_others(encoder, pixels):
+def test_a_image_alone_is_annotated_as_among_others(encoder, pixels):
     torch.testing.assert_close(encoder(pixels[1:2]).vectors, encoder(pixels).vectors[1:2], rtol=1e-3, atol=1e-3)
 
 
 def test_pixels_are_normalised_by_the_stated_convention(encoder, pixels):
-    picture = pixels[:1].double()
-    channels = picture[:, [2, 1, 0]] if encoder.convention.channels == "bgr" else picture
+    image = pixels[:1].double()
+    channels = image[:, [2, 1, 0]] if encoder.convention.channels == "bgr" else image
     for i, (mean, std) in enumerate(zip(encoder.convention.mean, encoder.convention.std, strict=True)):
         expected = ((channels[:, i] - mean) / std).float()
         torch.testing.assert_close(encoder.normalise(pixels)[:1, i], expected, rtol=1e-5, atol=1e-4)

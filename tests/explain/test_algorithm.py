@@ -50,11 +50,11 @@ def captions() -> Tensor:
 
 
 def fast(captioner: Captioner, kind: str, how: dict[str, Any]) -> tuple[Forward, Relevances, Tensor]:
-    """The fast code's answers, and R of each number of each annotation, (K, B, L, D)."""
+    """The fast code's answers, and R of each number of each feature, (K, B, L, D)."""
     question = asked(captions(), PLACES, WORDS)
     forward, found = relevances(captioner, *inputs(captioner, kind, 2), question, Composite(**how))
     g, _, _ = forward.from_words()
-    return forward, found, g * forward.annotations.vectors.detach()
+    return forward, found, g * forward.features.vectors.detach()
 
 
 @pytest.mark.parametrize("how", EPSILONS)
@@ -64,21 +64,21 @@ def test_relevance_is_that_of_the_slow_twin(name, kind, how):
     captioner = built(name)
     twin = twin_of(name, captioner)
     forward, found, R = fast(captioner, kind, EPSILONS[how])
-    mask = forward.annotations.mask
+    mask = forward.features.mask
     for row, said in enumerate(captions().tolist()):
         there = torch.ones(R.shape[2], dtype=torch.bool) if mask is None else mask[row]
-        places = forward.annotations.vectors[row, there].tolist()
+        places = forward.features.vectors[row, there].tolist()
         for k, (place, word) in enumerate(zip(PLACES, WORDS, strict=True)):
             expected = twin(places, said[: place + 1], word, **EPSILONS[how])
             close(forward.scores[row, k].detach(), expected.logit)
-            close(R[k, row, there], expected.annotations)
-            close(found.places[k, row, there], [sum(each) for each in expected.annotations])
+            close(R[k, row, there], expected.features)
+            close(found.places[k, row, there], [sum(each) for each in expected.features])
             close(found.said[k, row, : place + 1], expected.words)
             close(found.start[k, row], expected.start)
             close(found.absorbed[k, row], expected.absorbed)
             assert not R[k, row, ~there].any()
             assert not found.said[k, row, place + 1 :].any()
-            total = sum(map(sum, expected.annotations)) + sum(expected.words) + expected.start + expected.absorbed
+            total = sum(map(sum, expected.features)) + sum(expected.words) + expected.start + expected.absorbed
             assert total == pytest.approx(expected.logit, abs=1e-9)  # the twin's own books
 
 
@@ -111,8 +111,8 @@ def test_known_errors_of_the_original_code_would_be_seen(name, error):
     if error == "one bias twice":
         one_bias_twice(twin.weights)
     forward, found, _ = fast(captioner, "grid", {})
-    wrong = twin(forward.annotations.vectors[0].tolist(), captions()[0, : PLACES[-1] + 1].tolist(), WORDS[-1])
-    assert abs(float(found.places[-1, 0].sum()) - sum(map(sum, wrong.annotations))) > 1e-3
+    wrong = twin(forward.features.vectors[0].tolist(), captions()[0, : PLACES[-1] + 1].tolist(), WORDS[-1])
+    assert abs(float(found.places[-1, 0].sum()) - sum(map(sum, wrong.features))) > 1e-3
 
 
 def test_the_sentinel_is_gated_by_the_state_before_the_word():

@@ -1,4 +1,4 @@
-"""An explanation lays its maps over the picture the user gave, and comes back from disk as it was."""
+"""An explanation lays its maps over the image the user gave, and comes back from disk as it was."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from PIL import Image
 
 import saywhy
 import tiny
-from saywhy.captioners.saving import SavedModel
+from saywhy.captioners.model_folder import SavedModel
 from saywhy.data.preprocess import Preprocessing
 from saywhy.data.regions import RegionSettings
 from saywhy.errors import UserError
 from saywhy.explain import METHODS, Budget, Explanation
-from saywhy.model import Model
+from saywhy.inference.model import Model
 
 SIZE = (150, 100)
 PATCH = (80, 40, 100, 60)  # left, top, right, bottom: within the crop, away from its middle
@@ -41,7 +41,7 @@ def looked_at(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pixels = np.tile(np.rint(mean).astype(np.uint8), (SIZE[1], SIZE[0], 1))
     left, top, right, bottom = PATCH
     pixels[top:bottom, left:right] = np.random.default_rng(0).integers(0, 2, (bottom - top, right - left, 3)) * 255
-    path = tmp_path_factory.mktemp("pictures") / "patch.png"
+    path = tmp_path_factory.mktemp("images") / "patch.png"
     Image.fromarray(pixels).save(path)
     return path
 
@@ -72,12 +72,12 @@ def centre(values: np.ndarray) -> tuple[float, float]:
     )
 
 
-def test_it_tells_of_the_caption_the_picture_and_the_model(explained: Explanation, cropping: Model, looked_at: Path):
+def test_it_tells_of_the_caption_the_image_and_the_model(explained: Explanation, cropping: Model, looked_at: Path):
     assert explained.tokens == cropping.caption(looked_at).words
     assert explained.caption == " ".join(explained.tokens)
     assert [word.word for word in explained.words] == [word.said for word in explained.words] == [*explained.tokens]
     assert [word.position for word in explained.words] == [*range(len(explained.tokens))]
-    assert (explained.image, explained.model, explained.size) == (str(looked_at), "tiny", SIZE)
+    assert (explained.source, explained.model, explained.size) == (str(looked_at), "tiny", SIZE)
     assert (explained.methods, explained.composite) == (METHODS, "epsilon-plus")
     assert explained.budget == [word.budget for word in explained.words]
     assert saywhy.Explanation is Explanation
@@ -91,7 +91,7 @@ def test_every_weight_of_an_earlier_word_has_its_word(explained: Explanation):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_map_has_the_pictures_own_size_or_the_one_asked_for(explained: Explanation, method: str):
+def test_a_map_has_the_images_own_size_or_the_one_asked_for(explained: Explanation, method: str):
     values = explained.map(1, method)
     assert values.shape == (SIZE[1], SIZE[0])
     assert np.isfinite(values).all()
@@ -146,8 +146,8 @@ def test_a_photograph_that_was_turned_is_explained_upright(
         upright.transpose(undone[orientation]).save(turned, exif=exif, quality=100, subsampling=0)
     explanation = cropping.explain(turned, methods=["gradient-input"])
     assert explanation.size == SIZE
-    assert explanation.picture is not None
-    assert explanation.picture.size == SIZE
+    assert explanation.image is not None
+    assert explanation.image.size == SIZE
     left, top, right, bottom = PATCH
     assert weight_in(explanation.map(0, "gradient-input"), (left - 2, top - 2, right + 2, bottom + 2)) > 0.6
 
@@ -179,7 +179,7 @@ def test_of_regions_only_those_there_are_have_maps(of_boxes: Explanation):
     assert of_boxes.maps["lrp"].shape[1:] == (tiny.SIDE, tiny.SIDE), "boxes are cut out of a map of pixels"
 
 
-def test_a_box_spreads_its_value_over_the_place_it_has_on_the_picture(of_boxes: Explanation):
+def test_a_box_spreads_its_value_over_the_place_it_has_on_the_image(of_boxes: Explanation):
     assert of_boxes.boxes is not None
     values = np.zeros((1, 3), np.float32)
     values[0, of_boxes.boxes[:, 0].argmax()] = 5.0  # the patch is the rightmost of them
@@ -213,7 +213,7 @@ def test_given_features_are_explained_over_their_boxes(looked_at: Path, tmp_path
     for method in METHODS:
         left, right = explanation.map(0, method)[:, :75], explanation.map(0, method)[:, 75:]
         np.testing.assert_allclose([left.sum(), right.sum()], explanation.maps[method][0], rtol=1e-3, atol=1e-6)
-    assert explanation.map(0, "lrp").sum() == pytest.approx(word.budget.picture, abs=1e-4)
+    assert explanation.map(0, "lrp").sum() == pytest.approx(word.budget.image, abs=1e-4)
 
 
 def test_an_unknown_or_absent_method_is_answered_with_those_there_are(explained: Explanation):
@@ -230,7 +230,7 @@ def test_an_unknown_or_absent_method_is_answered_with_those_there_are(explained:
         (Budget(0.0, 0.0, 0.0, 3.0), 0.0),
     ],
 )
-def test_the_pictures_share_is_of_the_evidence_and_not_of_what_was_absorbed(budget: Budget, share: float):
+def test_the_images_share_is_of_the_evidence_and_not_of_what_was_absorbed(budget: Budget, share: float):
     assert budget.share == share
 
 
@@ -238,7 +238,7 @@ def test_the_budget_adds_up_to_the_logit_and_pixels_to_what_the_encoder_left(exp
     for word in explained.words:
         assert word.budget.total == pytest.approx(word.logit, abs=1e-3 * max(1, abs(word.logit)))
         assert word.pixels is not None
-        assert word.pixels + word.absorbed_by_encoder == pytest.approx(word.budget.picture, abs=1e-3)
+        assert word.pixels + word.absorbed_by_encoder == pytest.approx(word.budget.image, abs=1e-3)
         assert explained.maps["lrp"][word.position].sum() == pytest.approx(word.pixels, abs=1e-4)
 
 
@@ -257,10 +257,10 @@ def test_what_was_saved_is_loaded_the_same(kind: str, request: pytest.FixtureReq
     assert (loaded.boxes is None) == (explanation.boxes is None)
     if explanation.boxes is not None:
         np.testing.assert_array_equal(loaded.boxes, explanation.boxes)
-    assert explanation.picture is not None
-    assert loaded.picture is not None
-    difference = np.asarray(loaded.picture, float) - np.asarray(explanation.picture, float)
-    assert np.abs(difference).mean() < 8, "the picture is kept as a JPEG"
+    assert explanation.image is not None
+    assert loaded.image is not None
+    difference = np.asarray(loaded.image, float) - np.asarray(explanation.image, float)
+    assert np.abs(difference).mean() < 8, "the image is kept as a JPEG"
 
 
 def test_what_was_loaded_is_saved_again_and_shown(explained: Explanation, tmp_path: Path):
@@ -275,17 +275,17 @@ def test_what_was_loaded_is_saved_again_and_shown(explained: Explanation, tmp_pa
     assert loaded.show("gradcam").size == explained.show("gradcam").size
 
 
-def test_a_picture_without_a_name_is_explained_and_saved(cropping: Model, tmp_path: Path):
+def test_a_image_without_a_name_is_explained_and_saved(cropping: Model, tmp_path: Path):
     explanation = cropping.explain(Image.new("RGB", SIZE, "green"), methods=["gradcam"])
-    assert explanation.image == ""
+    assert explanation.source == ""
     explanation.save(tmp_path)
     assert Explanation.load(tmp_path).methods == ("gradcam",)
 
 
-def test_large_pictures_are_kept_small_and_their_maps_are_large(cropping: Model):
+def test_large_images_are_kept_small_and_their_maps_are_large(cropping: Model):
     explanation = cropping.explain(Image.new("RGB", (3000, 2000), "green"), methods=["attention"])
-    assert explanation.picture is not None
-    assert explanation.picture.size == (1024, 683)
+    assert explanation.image is not None
+    assert explanation.image.size == (1024, 683)
     assert explanation.map(0, "attention").shape == (2000, 3000)
 
 

@@ -18,13 +18,13 @@ import tiny
 from saywhy import encoders
 from saywhy.captioners import Captioner, build
 from saywhy.data.vocabulary import PAD
-from saywhy.encoders.annotations import Annotations
+from saywhy.encoders.features import Features
 from saywhy.explain.composites import Composite
-from saywhy.explain.functions import Traced, now
-from saywhy.explain.gradients import Guidable, Leaves, grad_cam
+from saywhy.explain.gradients import GradientMode, GuidedMode, grad_cam
+from saywhy.explain.lrp import Relevance
 from saywhy.explain.methods import METHODS, explain
 from saywhy.explain.passes import run_gradients
-from saywhy.explain.relevance import Relevance
+from saywhy.explain.tracing import TracingMode, now
 from tracing import asked, close, inputs, random
 
 
@@ -51,7 +51,7 @@ def cnn() -> CNN:
 
 def test_grad_cam_is_captums(cnn):
     x = random(2, 3, 12, 12)
-    features = cnn.features(x)  # (B, D, rows, columns): the last map plays the annotations
+    features = cnn.features(x)  # (B, D, rows, columns): the last map plays the features
     vectors = features.flatten(2).transpose(1, 2)  # (B, L, D)
     for target in range(4):
         score = cnn.classifier(vectors.transpose(1, 2).flatten(1))[:, target].sum()
@@ -64,7 +64,7 @@ def test_grad_cam_is_captums(cnn):
 
 def guided(net: Callable[[Tensor], Tensor], x: Tensor, target: int | slice) -> Tensor:
     """The gradient of a class with respect to pixels, guided."""
-    x, mode = x.clone().requires_grad_(), Guidable()
+    x, mode = x.clone().requires_grad_(), GuidedMode()
     with mode:
         score = net(x)[:, target].sum()
     with mode.guided():
@@ -85,7 +85,7 @@ def test_guided_backpropagation_is_captums(cnn):
 
 
 def test_a_pass_that_can_be_guided_has_the_plain_gradient_until_it_is(cnn):
-    x, mode = random(2, 3, 12, 12).requires_grad_(), Guidable()
+    x, mode = random(2, 3, 12, 12).requires_grad_(), GuidedMode()
     with mode:
         score = cnn(x)[:, 1].sum()
     (before,) = torch.autograd.grad(score, x, retain_graph=True)
@@ -159,7 +159,7 @@ RECTIFIERS: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
 def test_every_kind_of_rectifier_is_guided_as_loops_have_it(name):
     rectify, most = RECTIFIERS[name]
     net, x = Three(rectify).double(), 20 * random(4, 5, seed=5)
-    with Guidable():
+    with GuidedMode():
         close(net(x.clone().requires_grad_()).detach(), net(x).detach())
     for target in range(4):
         expected = [by_loops(net, row, target, most) for row in x.numpy()]
@@ -184,7 +184,7 @@ def test_a_rectifier_in_place_rectifies_for_all_who_hold_it():
         return (after + before).flatten(1)
 
     x = random(2, 3, 5, 5)
-    with Guidable():
+    with GuidedMode():
         found = aliased(x.clone().requires_grad_())
     close(found.detach(), aliased(x).detach())
 
@@ -212,7 +212,7 @@ def raised() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("mode", [Guidable, lambda: Relevance(Composite(), random(2, 1))])
+@pytest.mark.parametrize("mode", [GuidedMode, lambda: Relevance(Composite(), random(2, 1))])
 def test_an_error_in_the_middle_of_a_pass_leaves_nothing_behind(cnn, mode):
     x = random(2, 3, 12, 12)
     expected, net = plain(cnn, x, 0), Breaks(cnn)
@@ -227,7 +227,7 @@ def test_an_error_in_the_middle_of_a_pass_leaves_nothing_behind(cnn, mode):
 
 
 def test_an_error_in_the_middle_of_a_guided_backward_pass_leaves_it_unguided(cnn):
-    x, mode = random(2, 3, 12, 12).requires_grad_(), Guidable()
+    x, mode = random(2, 3, 12, 12).requires_grad_(), GuidedMode()
     with mode:
         score = cnn(x)[:, 1].sum()
     with raised(), mode.guided():
@@ -255,14 +255,14 @@ def test_gradients_through_the_whole_captioner_are_finite_differences(name):
     question = asked(said(), (0, 3), (5, 7))
     forward, _ = run_gradients(captioner, pixels, None, question, chunk=1)
     g, of_embedded, _ = forward.from_words()
-    of_pixels = forward.traced(forward.annotations.vectors, (forward.x,), g)[0]  # (K, B, 3, S, S)
+    of_pixels = forward.traced(forward.features.vectors, (forward.x,), g)[0]  # (K, B, 3, S, S)
     of_words = forward.by_word(of_embedded)  # (K, B, T)
-    x, vectors, step = forward.x.detach(), forward.annotations.vectors.detach(), 1e-6
+    x, vectors, step = forward.x.detach(), forward.features.vectors.detach(), 1e-6
 
     @torch.no_grad()
     def scores(x: Tensor | None = None, vectors: Tensor | None = None) -> Tensor:
-        annotations = captioner.encoder.annotate(x) if vectors is None else Annotations(vectors, (2, 2))
-        return question.scores(captioner(annotations, question.said)[0]).T  # (K, B)
+        features = captioner.encoder.encode_normalised(x) if vectors is None else Features(vectors, (2, 2))
+        return question.scores(captioner(features, question.said)[0]).T  # (K, B)
 
     def difference(where: str, at: Tensor, along: Tensor) -> Tensor:
         ahead, behind = (scores(**{where: at + way * step * along}) for way in (1, -1))
@@ -288,7 +288,7 @@ def test_gradient_times_input_is_gradient_times_pixel(captioner):
     question = asked(said(), (0, 3), (5, 7))
     evidence = explain(captioner, pixels, None, question, ["gradient-input"], Composite(), 1)
     x = captioner.encoder.normalise(pixels).requires_grad_()
-    scores = question.scores(captioner(captioner.encoder.annotate(x), question.said)[0])
+    scores = question.scores(captioner(captioner.encoder.encode_normalised(x), question.said)[0])
     for k in range(2):
         (gx,) = torch.autograd.grad(scores[:, k].sum(), x, retain_graph=True)
         close(evidence.maps["gradient-input"][k], (gx * x).sum(dim=1).detach())
@@ -323,14 +323,14 @@ def test_of_a_captioner_the_encoders_rectifiers_are_guided_and_nothing_else():
     g = run_gradients(captioner, pixels, None, question, chunk=1)[0].from_words()[0]  # (K, B, L, D), not guided
 
     class Scored(nn.Module):
-        """The encoder alone; how the decoder's logits change with its annotations is all it needs to know."""
+        """The encoder alone; how the decoder's logits change with its features is all it needs to know."""
 
         def __init__(self) -> None:
             super().__init__()
             self.eyes = eyes
 
         def forward(self, x: Tensor) -> Tensor:
-            return torch.einsum("kbld, bld -> bk", g, self.eyes.annotate(x).vectors)
+            return torch.einsum("kbld, bld -> bk", g, self.eyes.encode_normalised(x).vectors)
 
     for module in eyes.modules():
         if isinstance(module, nn.ReLU):
@@ -363,7 +363,7 @@ def test_explaining_changes_no_weight_and_gives_none_a_gradient(captioner):
 
 
 def test_what_was_written_in_place_is_freed_with_its_graph():
-    def gone(mode: Traced) -> bool:
+    def gone(mode: TracingMode) -> bool:
         x = random(2, 3).requires_grad_()
         with mode:
             y = x * 1.0
@@ -374,11 +374,11 @@ def test_what_was_written_in_place_is_freed_with_its_graph():
         del y, out
         return watched() is None
 
-    assert gone(Leaves())
-    assert gone(Guidable())
+    assert gone(GradientMode())
+    assert gone(GuidedMode())
 
 
-@pytest.mark.parametrize("mode", [Leaves, Guidable])
+@pytest.mark.parametrize("mode", [GradientMode, GuidedMode])
 def test_a_tensor_written_in_place_stands_for_what_it_became(mode):
     x = random(2, 3).requires_grad_()
     with mode():

@@ -1,4 +1,4 @@
-"""The shipped model's explanations answer to the picture, to the word and to the weights."""
+"""The shipped model's explanations answer to the image, to the word and to the weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from saywhy.explain import METHODS, Explanation
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "pictures"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "images"
 PHOTOGRAPH = EXAMPLES / "astronaut.png"
 CELL = 8
 
@@ -133,12 +133,12 @@ WIDTH, HEIGHT, SIDE, GREY = 320, 240, 130, (128, 128, 128)
 
 @pytest.fixture(scope="module", params=DOGS)
 def dog(request: pytest.FixtureRequest, flickr8k: Path) -> Image.Image:
-    picture = Image.open(flickr8k / "Images" / request.param).convert("RGB")
-    return small(picture.crop(DOGS[request.param]))
+    image = Image.open(flickr8k / "Images" / request.param).convert("RGB")
+    return small(image.crop(DOGS[request.param]))
 
 
-def small(picture: Image.Image, side: int = SIDE) -> Image.Image:
-    return picture.resize([round(side * each / max(picture.size)) for each in picture.size])
+def small(image: Image.Image, side: int = SIDE) -> Image.Image:
+    return image.resize([round(side * each / max(image.size)) for each in image.size])
 
 
 def scene(*pasted: tuple[Image.Image, float, float]) -> Image.Image:
@@ -149,9 +149,9 @@ def scene(*pasted: tuple[Image.Image, float, float]) -> Image.Image:
     return whole
 
 
-def centres(model: saywhy.Model, picture: Image.Image) -> dict[str, np.ndarray]:
+def centres(model: saywhy.Model, image: Image.Image) -> dict[str, np.ndarray]:
     """Where what supports "dog" has its centre, by method: shares of the width and height."""
-    told = model.explain(picture, caption="a dog", word="dog")
+    told = model.explain(image, caption="a dog", word="dog")
     found = {}
     for method in METHODS:
         supports = told.map(0, method).clip(min=0)

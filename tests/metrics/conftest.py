@@ -9,23 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from saywhy.data.tokenise import tokenise
+from saywhy.data.tokenizer import tokenize
 
 Corpus = tuple[list[list[str]], list[list[list[str]]]]
 
 
 @pytest.fixture(scope="session")
 def thousand(flickr8k: Path) -> Corpus:
-    """1,000 candidates, half of them of another picture, one empty, with 1 to 4 references."""
+    """1,000 candidates, half of them of another image, one empty, with 1 to 4 references."""
     groups: dict[str, list[list[str]]] = defaultdict(list)
     with (flickr8k / "captions.txt").open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            groups[row["image"]].append(tokenise(row["caption"]))
-    pictures = list(groups.values())[-1000:]
+            groups[row["image"]].append(tokenize(row["caption"]))
+    images = list(groups.values())[-1000:]
     rng = random.Random(1)
-    candidates = [pictures[i if i % 2 else i - 1][0] for i in range(1000)]
+    candidates = [images[i if i % 2 else i - 1][0] for i in range(1000)]
     candidates[7] = []
-    return candidates, [picture[1 : rng.randint(2, 5)] for picture in pictures]
+    return candidates, [image[1 : rng.randint(2, 5)] for image in images]
 
 
 @pytest.fixture(params=range(5))

@@ -69,7 +69,7 @@ def test_batches_add_up_to_the_whole(random_corpus):
     ("candidates", "references", "says"),
     [
         (["a"], [["a"], ["b"]], "1 candidates but references for 2"),
-        (["a", "b"], [["a"], []], "picture 1 .* no reference"),
+        (["a", "b"], [["a"], []], "image 1 .* no reference"),
         ([], [], "no captions"),
         ("a dog", [["a"]], "not as text"),
         (["a"], ["a dog"], "not as text"),

@@ -43,7 +43,7 @@ def test_cider_equals_the_example_that_aac_metrics_publishes():
     assert score.cider == pytest.approx(0.9614, abs=5e-5)
 
 
-def test_one_picture_alone_scores_zero():
+def test_one_image_alone_scores_zero():
     assert cider(["a dog runs"], [["a dog runs"]]).cider == 0
 
 

@@ -11,7 +11,7 @@ from saywhy.errors import UserError
 from saywhy.metrics import MeteorScore, MetricUnavailable, Signature, bleu, cider, rouge_l, score, signature
 
 _CANDIDATES = ["A dog runs.", "Two men sit on a bench."]
-_REFERENCES = [["A brown dog runs.", "The dog is running."], ["Two men on a bench.", "Men sit.", "Old men."]]
+_REFERENCES = [["A brown dog runs.", "The dog is runner."], ["Two men on a bench.", "Men sit.", "Old men."]]
 
 
 @pytest.fixture

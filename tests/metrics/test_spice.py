@@ -9,7 +9,7 @@ import pytest
 
 from saywhy.metrics import MetricUnavailable, Spice, spice
 
-# A stand-in for SPICE: reads what the program would, and answers in its format, the last picture first.
+# A stand-in for SPICE: reads what the program would, and answers in its format, the last image first.
 _PROGRAM = """
 import json, sys
 at = sys.argv.index("-jar")

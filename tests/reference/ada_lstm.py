@@ -51,7 +51,7 @@ def lstm(weights, name, x, h, m):
 
 
 class AdaLSTM:
-    """One picture at a time. `weights` are the fast captioner's own, by name, as nested lists."""
+    """One image at a time. `weights` are the fast captioner's own, by name, as nested lists."""
 
     def __init__(self, weights):
         self.weights = weights
@@ -64,7 +64,7 @@ class AdaLSTM:
         return dot(self.weights["w_a.weight"][0], tanh(plus(self.of(name, vector), self.of("W_g", h))))
 
     def __call__(self, places, words):
-        """Logits, α and β after each of these words, for a picture with these annotations and no others."""
+        """Logits, α and β after each of these words, for an image with these features and no others."""
         w = self.weights
         I, I_g = project(w, places)  # noqa: E741
         h = m = h2 = m2 = [0.0] * len(I_g)

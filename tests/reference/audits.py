@@ -15,24 +15,24 @@ def auc(scores, truth, weights=None):
     """Every true item meets every false one; an item that counts twice meets them twice."""
     weights = [1] * len(scores) if weights is None else weights
     won = met = 0.0
-    for s, is_true, w in zip(scores, truth, weights, strict=True):
+    for s, is_supported, w in zip(scores, truth, weights, strict=True):
         for t, other_is_true, v in zip(scores, truth, weights, strict=True):
-            if is_true and not other_is_true:
+            if is_supported and not other_is_true:
                 met += w * v
                 won += w * v * (1.0 if s > t else 0.5 if s == t else 0.0)
     return won / met if met else math.nan
 
 
-def bootstrap(statistic, items, pictures, draws, seed):
-    """The statistic of each draw: as many pictures as there are, with replacement, and all items of each."""
-    by_picture = {}
-    for item, picture in zip(items, pictures, strict=True):
-        by_picture.setdefault(picture, []).append(item)
+def bootstrap(statistic, items, images, draws, seed):
+    """The statistic of each draw: as many images as there are, with replacement, and all items of each."""
+    by_image = {}
+    for item, image in zip(items, images, strict=True):
+        by_image.setdefault(image, []).append(item)
     rng = random.Random(seed)
     found = []
     for _ in range(draws):
-        drawn = rng.choices(list(by_picture), k=len(by_picture))
-        found.append(statistic([item for picture in drawn for item in by_picture[picture]]))
+        drawn = rng.choices(list(by_image), k=len(by_image))
+        found.append(statistic([item for image in drawn for item in by_image[image]]))
     return found
 
 
@@ -71,7 +71,7 @@ def rank_correlation(one, other):
 
 
 def box_mask(boxes, size, region, side):
-    """Each pixel's centre is laid back onto the picture of (width, height), of which the square shows `region`."""
+    """Each pixel's centre is laid back onto the image of (width, height), of which the square shows `region`."""
     left, top, right, bottom = region
     mask = [[False] * side for _ in range(side)]
     for i in range(side):
@@ -117,7 +117,7 @@ def patch_sums(E, patch):
 
 
 def masked(pixels, chosen, patch, colour):
-    """A picture (3, S, S) in lists, whose chosen patches have this colour."""
+    """An image (3, S, S) in lists, whose chosen patches have this colour."""
     side = len(pixels[0])
     across = math.ceil(side / patch)
     return [

@@ -28,7 +28,7 @@ def position(place, width):
 
 
 class CoCa:
-    """One picture at a time. `weights` are the fast captioner's own, by name, as nested lists."""
+    """One image at a time. `weights` are the fast captioner's own, by name, as nested lists."""
 
     def __init__(self, weights, conditioning, heads, unimodal, multimodal):
         self.weights = weights
@@ -97,7 +97,7 @@ class CoCa:
         return xs
 
     def __call__(self, places, words):
-        """Logits and α after each of these words, for a picture with these annotations."""
+        """Logits and α after each of these words, for an image with these features."""
         pooled, pooling = self.pool(places)
         if self.conditioning == "attention":
             pooled, pooling = pooled[1:], pooling[1:]
@@ -109,15 +109,15 @@ class CoCa:
         return [(self.linear("out", self.norm("norm", x)), alpha) for x, alpha in zip(xs, alphas, strict=True)]
 
     def match(self, places, words):
-        """The cosine of a picture and a caption."""
+        """The cosine of an image and a caption."""
         pooled, _ = self.pool(places)
-        x = self.linear("contrastive.of_picture", pooled[0])
+        x = self.linear("contrastive.of_image", pooled[0])
         y = self.linear("contrastive.of_caption", self.listen(words)[words.index(END)])
         return dot(x, y) / math.sqrt(dot(x, x) * dot(y, y))
 
 
 def contrastive_loss(similarity, scale, taught, owner):
-    """Of each pair: how surprising its caption is among those of other pictures, and its picture among others."""
+    """Of each pair: how surprising its caption is among those of other images, and its image among others."""
     losses = []
     for i, own in enumerate(owner):
         if not taught[i]:
@@ -125,7 +125,7 @@ def contrastive_loss(similarity, scale, taught, owner):
             continue
         rivals = [j for j in range(len(owner)) if j == i or (taught[j] and owner[j] != own)]
         captions = softmax([scale * similarity[i][j] for j in rivals])
-        pictures = softmax([scale * similarity[j][i] for j in rivals])
+        images = softmax([scale * similarity[j][i] for j in rivals])
         place = rivals.index(i)
-        losses.append(-(math.log(captions[place]) + math.log(pictures[place])) / 2)
+        losses.append(-(math.log(captions[place]) + math.log(images[place])) / 2)
     return losses

@@ -20,9 +20,9 @@ class Unfinished:
     state: object
 
 
-def beginning(captioner, annotations):
-    """Nothing said yet, of one picture."""
-    return _after(captioner, (), (), START, captioner.start(annotations))
+def beginning(captioner, features):
+    """Nothing said yet, of one image."""
+    return _after(captioner, (), (), START, captioner.start(features))
 
 
 def extended(captioner, before, word):
@@ -39,9 +39,9 @@ def _after(captioner, words, logprobs, last, state):
     return Unfinished(words, logprobs, {number: logits[number] - total for number in speakable}, step.state)
 
 
-def every_caption(captioner, annotations, max_words):
-    """All captions of one to `max_words` words of one picture, with T + 1 log-probabilities each."""
-    found, unfinished = {}, [beginning(captioner, annotations)]
+def every_caption(captioner, features, max_words):
+    """All captions of one to `max_words` words of one image, with T + 1 log-probabilities each."""
+    found, unfinished = {}, [beginning(captioner, features)]
     for _ in range(max_words):
         unfinished = [
             extended(captioner, before, word) for before in unfinished for word in before.next_logprobs if word != END
@@ -62,9 +62,9 @@ def best_caption(captions, length, min_words, max_words):
     return words, rank(fitting[words], length)
 
 
-def beam_search(captioner, annotations, beam, length, min_words, max_words):
-    """The best caption of one picture: `beam` unfinished captions to the very end, never stopping early."""
-    unfinished, finished = [beginning(captioner, annotations)], []
+def beam_search(captioner, features, beam, length, min_words, max_words):
+    """The best caption of one image: `beam` unfinished captions to the very end, never stopping early."""
+    unfinished, finished = [beginning(captioner, features)], []
     for words in range(max_words + 1):
         for each in unfinished:
             if words >= min_words:

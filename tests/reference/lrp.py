@@ -149,7 +149,7 @@ class Explained:
 
     logit: float
     words: list  # R of each word read, the sum over its embedding
-    annotations: list  # R of each number of each place
+    features: list  # R of each number of each place
     start: float
     absorbed: float
 
@@ -165,7 +165,7 @@ def at(word, count, R):
 
 
 class AdaLSTM:
-    """Algorithm 1. `weights` are the captioner's own, by name, as nested lists; one picture, one word at a time."""
+    """Algorithm 1. `weights` are the captioner's own, by name, as nested lists; one image, one word at a time."""
 
     def __init__(self, weights, rules=LRP):
         self.weights = weights
@@ -226,7 +226,7 @@ class AdaLSTM:
             # line 7
             R_words[t] = sum(R_x[2 * n :])
             R1_c = zero
-        # line 9, down to the annotations: I_g is the mean of I, and I = ReLU(W a + b)
+        # line 9, down to the features: I_g is the mean of I, and I = ReLU(W a + b)
         R_I = [plus(one, other) for one, other in zip(R_I, mean_of(R_I_g, self.I), strict=True)]
         R_a = [rules.linear(R_I[k], places[k], w["W.weight"], w["W.bias"]) for k in range(len(places))]
         start = sum(R_h) + sum(R_m) + sum(R_h2) + sum(R_m2)
@@ -296,7 +296,7 @@ class MHFC:
 
 
 class SoftAttention:
-    """The same for soft attention, whose initial states are made of the picture."""
+    """The same for soft attention, whose initial states are made of the image."""
 
     def __init__(self, weights, score, rules=LRP):
         self.weights = weights

@@ -9,7 +9,7 @@ from reference.soft_attention import dot, linear, sigmoid
 
 
 class MHFC:
-    """One picture at a time. `weights` are the fast captioner's own, by name, as nested lists."""
+    """One image at a time. `weights` are the fast captioner's own, by name, as nested lists."""
 
     def __init__(self, weights, heads):
         self.weights = weights

@@ -19,7 +19,7 @@ def linear(matrix, vector, bias=None):
 
 
 class SoftAttention:
-    """One picture at a time. `weights` are the fast captioner's own, by name, as nested lists."""
+    """One image at a time. `weights` are the fast captioner's own, by name, as nested lists."""
 
     def __init__(self, weights, score):
         self.weights = weights
@@ -56,7 +56,7 @@ class SoftAttention:
         return [o[k] * math.tanh(c[k]) for k in range(n)], c
 
     def __call__(self, places, words):
-        """Logits, α and β after each of these words, for a picture with these annotations."""
+        """Logits, α and β after each of these words, for an image with these features."""
         w, width = self.weights, len(places[0])
         mean = [sum(a[d] for a in places) / len(places) for d in range(width)]
         h, c = self.mlp("h0", mean), self.mlp("c0", mean)

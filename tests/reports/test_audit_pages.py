@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 from saywhy.cli import app
 from saywhy.errors import UserError
 from saywhy.reports.audit_pages import write_pages
-from saywhy.reports.plotting import spread_out
-from saywhy.reports.results import page
+from saywhy.reports.results_page import page
+from saywhy.viz.plots import spread_out
 
 pytest.importorskip("matplotlib")
 
-AUDITS = ("picture-ablation", "word-ablation", "localisation", "hallucination", "risk", "sanity")
+AUDITS = ("image-ablation", "word-ablation", "localisation", "hallucination", "risk", "sanity")
 MODELS = {"flickr8k-ada-lstm-vgg16": ("ada-lstm", "vgg16"), "flickr8k-mh-fc": ("mh-fc", "efficientnet-lite2")}
 METHODS = ("lrp", "gradcam", "guided-gradcam", "guided-backprop", "gradient-input", "attention", "random")
 GOOD = dict(zip(METHODS, (0.32, 0.25, 0.27, 0.24, 0.2, 0.22, 0.1), strict=True))
@@ -41,7 +41,7 @@ def columns(**named: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {method: {key: column[method] for key, column in named.items()} for method in next(iter(named.values()))}
 
 
-def picture_ablation() -> dict[str, Any]:
+def image_ablation() -> dict[str, Any]:
     steps = [0.0, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0]
     curves = {
         name: {
@@ -106,16 +106,16 @@ def hallucination(beta: str = "1 − β") -> dict[str, Any]:
     return {"frequent": frequent, "every": part(2318, 707, 0.48), "by_word": by_word}
 
 
-OTHERS = ("attention entropy", "probability", "picture share")
+OTHERS = ("attention entropy", "probability", "image share")
 FREQUENT = ["man", "dog", "woman", "shirt", "boy", "people", "girl", "water", "street", "ball", "background", "beach"]
 
 
 def risk() -> dict[str, Any]:
-    facts = ("log p", "log p of its names", "log p of any object", "entropy", "log p unseen", "picture share")
+    facts = ("log p", "log p of its names", "log p of any object", "entropy", "log p unseen", "image share")
     facts += ("relevance low", "relevance against", "attention entropy", "beta", "position")
     bins = [[0.05 + number / 10, 0.04 + 0.09 * number, 600 - 60 * number] for number in range(10)]
     return {
-        "fitted_on": {"split": "dev", "pictures": 1000, "words": 2290, "made_up": 690},
+        "fitted_on": {"split": "dev", "images": 1000, "words": 2290, "made_up": 690},
         **{"words": 2318, "made_up": 707, "auc": estimate(0.768), "ece": 0.0214, "calibration": bins},
         "weights": {fact: 0.9 * (-1) ** place / (place + 1) for place, fact in enumerate(facts)},
         "alone": {fact: estimate(0.72 - 0.02 * place) for place, fact in enumerate(facts)},
@@ -137,13 +137,13 @@ def sanity() -> dict[str, Any]:
     ]
     agreement = {one: {other: 1 - 6 * abs(GOOD[one] - GOOD[other]) for other in METHODS[:-1]} for one in METHODS[:-1]}
     named = {"constant_shift": each(0.5, 0.8), "moved": each(0.4, 0.7), "two_words": each(1.0, 0.3)}
-    return {"altered": {"pictures": 200, "words": 400}, "randomised": randomised, **named, "agreement": agreement}
+    return {"altered": {"images": 200, "words": 400}, "randomised": randomised, **named, "agreement": agreement}
 
 
 def audit(name: str, model: str, **more: Any) -> dict[str, Any]:
     captioner, encoder = MODELS.get(model, ("soft-attention", "efficientnet-lite2"))
     bodies = {
-        **{"picture-ablation": picture_ablation, "word-ablation": word_ablation, "risk": risk, "sanity": sanity},
+        **{"image-ablation": image_ablation, "word-ablation": word_ablation, "risk": risk, "sanity": sanity},
         "localisation": lambda: localisation(heads=captioner == "mh-fc"),
         "hallucination": lambda: hallucination("1 − β" if captioner == "ada-lstm" else "β"),
     }
@@ -153,9 +153,9 @@ def audit(name: str, model: str, **more: Any) -> dict[str, Any]:
         {"claim": "Grad-CAM has a sign", "holds": None, "difference": NOTHING},
     ]
     head = {"audit": name, "model": model, "captioner": captioner, "encoder": encoder, "data": "flickr8k"}
-    head |= {"split": "test", "pictures": 1000, "caption_words": 10432, "decoding": "beam5,length0.7,max20"}
+    head |= {"split": "test", "images": 1000, "caption_words": 10432, "decoding": "beam5,length0.7,max20"}
     head |= {"composite": "epsilon-plus", "objects": "0123abcd", "seconds": 31.2, "device": "x86_64 CPU", "threads": 2}
-    head |= {"versions": {"saywhy": "0.1.0"}, "commit": "0123456789ab+", "checks": claims, "left_out": None}
+    head |= {"versions": {"saywhy": "0.1.0"}, "commit": "0123456789ab+", "checks": claims, "not_applicable": None}
     return {**head, **bodies[name](), **more}
 
 
@@ -218,21 +218,21 @@ def test_a_readme_written_by_hand_is_left_alone(made, tmp_path):
 
 
 def test_a_number_has_its_interval_and_its_words(made):
-    text = made(audit("picture-ablation", "m"))["picture-ablation.md"]
+    text = made(audit("image-ablation", "m"))["image-ablation.md"]
     assert row(text, "Grad-CAM") == ["0.250 [0.22, 0.28]", "0.200 [0.17, 0.23]", "0.725 [0.69, 0.76]", "1,200"]
     assert "2,318 object words; the 20 patches of 8 × 8 pixels masked" in text
 
 
 def test_an_interval_too_narrow_for_two_digits_has_three(made):
-    body = audit("picture-ablation", "m")
+    body = audit("image-ablation", "m")
     body["methods"]["gradcam"]["vanished"] = estimate(0.25, 0.004)
-    assert row(made(body)["picture-ablation.md"], "Grad-CAM")[0] == "0.250 [0.246, 0.254]"
+    assert row(made(body)["image-ablation.md"], "Grad-CAM")[0] == "0.250 [0.246, 0.254]"
 
 
 def test_the_best_of_a_column_is_bold_where_one_end_is_better(made):
-    files = made(audit("picture-ablation", "m"), audit("localisation", "m"))
-    assert row(files["picture-ablation.md"], "LRP")[:3] == [f"**{cell}**" for cell in THE_BEST]
-    assert files["picture-ablation.md"].count("**") == 2 * (3 + 2)  # and the two areas
+    files = made(audit("image-ablation", "m"), audit("localisation", "m"))
+    assert row(files["image-ablation.md"], "LRP")[:3] == [f"**{cell}**" for cell in THE_BEST]
+    assert files["image-ablation.md"].count("**") == 2 * (3 + 2)  # and the two areas
     lrp = row(files["localisation.md"], "LRP")
     assert [cell.startswith("**") for cell in lrp] == [True, False, True, False, False]
 
@@ -241,17 +241,17 @@ THE_BEST = ("0.320 [0.29, 0.35]", "0.256 [0.23, 0.29]", "0.788 [0.76, 0.82]")
 
 
 def test_a_small_area_is_the_better_one_of_deletion_and_a_large_one_of_insertion(made):
-    body = audit("picture-ablation", "m")
+    body = audit("image-ablation", "m")
     for name in ("deletion", "insertion"):
         body["curves"][name]["lrp"]["area"] = estimate(0.001)
-    areas = made(body)["picture-ablation.md"].split("Areas under the curves")[1]
+    areas = made(body)["image-ablation.md"].split("Areas under the curves")[1]
     assert [cell.startswith("**") for cell in row(areas, "LRP")] == [True, False, False]
 
 
 def test_values_that_look_alike_are_both_bold(made):
-    body = audit("picture-ablation", "m")
+    body = audit("image-ablation", "m")
     body["methods"]["gradcam"]["vanished"] = estimate(0.32001)
-    text = made(body)["picture-ablation.md"]
+    text = made(body)["image-ablation.md"]
     assert row(text, "LRP")[0] == row(text, "Grad-CAM")[0] == "**0.320 [0.29, 0.35]**"
 
 
@@ -268,13 +268,13 @@ def test_null_everywhere_still_makes_a_page(made):
         return [emptied(value) for value in part] if isinstance(part, list) else part
 
     files = made(*map(emptied, every_audit(["m"])))
-    assert row(files["picture-ablation.md"], "LRP") == ["–"] * 4
+    assert row(files["image-ablation.md"], "LRP") == ["–"] * 4
     assert not any(re.search(r"\b(None|nan|null)\b", text) for name, text in files.items() if name.endswith(".md"))
 
 
 def test_a_model_without_the_audit_says_why_and_has_no_table_or_plot(made):
     without = audit("localisation", "flickr8k-mh-fc")
-    without = {key: without[key] for key in ("audit", "model")} | {"left_out": "its regions are oracle boxes"}
+    without = {key: without[key] for key in ("audit", "model")} | {"not_applicable": "its regions are oracle boxes"}
     files = made(audit("localisation", "flickr8k-ada-lstm-vgg16"), without)
     assert files["localisation.md"].count("flickr8k-mh-fc") == 1
     assert "## flickr8k-mh-fc\n\nLeft out: its regions are oracle boxes\n" in files["localisation.md"]
@@ -282,7 +282,7 @@ def test_a_model_without_the_audit_says_why_and_has_no_table_or_plot(made):
 
 
 def test_an_audit_that_all_models_leave_out_is_a_page_without_plots(made):
-    body = {"audit": "localisation", "model": "m", "left_out": "no boxes"}
+    body = {"audit": "localisation", "model": "m", "not_applicable": "no boxes"}
     assert [*made(body)] == ["localisation.md"]
 
 
@@ -365,7 +365,7 @@ def test_a_damaged_file_is_named_in_one_line(name, made, tmp_path):
 
 
 NEEDED = {
-    "picture-ablation": ("model", "methods", "words", "decoding"),
+    "image-ablation": ("model", "methods", "words", "decoding"),
     "word-ablation": ("audit", "object", "stop"),
     "localisation": ("methods", "words", "device"),
     "hallucination": ("frequent", "every"),

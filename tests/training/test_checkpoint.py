@@ -15,7 +15,7 @@ from saywhy.captioners import Captioner
 from saywhy.errors import UserError
 from saywhy.training import checkpoint
 from saywhy.training.checkpoint import Progress, restore_checkpoint, save_checkpoint
-from saywhy.training.optimisers import Average, optimisers, parameter_groups
+from saywhy.training.optimisers import WeightAverage, optimisers, parameter_groups
 
 RECIPE = {"name": "tiny", "seed": 1, "training": {"lr": 0.1}}
 PROGRESS = Progress(epoch=2, batch=3, step=40, best=0.5, best_epoch=1, seconds=9.5, history=[{"cider": 0.5}])
@@ -27,14 +27,14 @@ class Sitting:
 
     captioner: Captioner
     optimiser: torch.optim.Optimizer
-    average: Average
+    average: WeightAverage
 
     @classmethod
     def begun(cls, seed: int = 0, **chosen) -> Sitting:
         captioner = tiny.captioner(seed=seed, **chosen)
         captioner.encoder.finetune_from(captioner.encoder.blocks()[-1])
         groups = parameter_groups(captioner, 0.01, 0.001)
-        return cls(captioner, optimisers["adam"](groups, 0.0), Average(captioner, 0.9))
+        return cls(captioner, optimisers["adam"](groups, 0.0), WeightAverage(captioner, 0.9))
 
     def step(self, number: int) -> None:
         words = tiny.captions(2, seed=number)

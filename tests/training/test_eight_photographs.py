@@ -11,9 +11,9 @@ import torch
 import tiny  # noqa: F401  (registers the captioner of the documentation)
 from saywhy.captioners import captioners
 from saywhy.data.datasets import Dataset, read
-from saywhy.model import load
+from saywhy.inference.model import load
 from saywhy.training.recipe import from_table
-from saywhy.training.run import train
+from saywhy.training.trainer import train
 
 pytestmark = [pytest.mark.data, pytest.mark.slow]
 REGIONS = {"grid": {}, "regions": {"regions": {"kind": "boxes", "most": 12}}}
@@ -23,9 +23,9 @@ REGIONS = {"grid": {}, "regions": {"regions": {"kind": "boxes", "most": 12}}}
 def eight(flickr8k: Path) -> Dataset:
     """Eight photographs with one caption each, to learn and, under other names, to be asked about."""
     whole = read(flickr8k)
-    some = [replace(picture, captions=picture.captions[:1]) for picture in whole.split("train").pictures[:8]]
-    asked = [replace(picture, name=f"asked/{picture.name}", split="dev") for picture in some]
-    return replace(whole, pictures=(*some, *asked))
+    some = [replace(image, captions=image.captions[:1]) for image in whole.split("train").images[:8]]
+    asked = [replace(image, name=f"asked/{image.name}", split="dev") for image in some]
+    return replace(whole, images=(*some, *asked))
 
 
 @pytest.mark.parametrize("kind", REGIONS)
@@ -50,6 +50,6 @@ def test_it_captions_them_as_it_was_taught(name, kind, eight, tmp_path):
     )  # fmt: skip
     progress = train(recipe, eight, tmp_path, workers=0, device="cpu")
     assert progress.best > 500  # CIDEr in percent, of 1000
-    model, first = load(tmp_path, "cpu"), eight.pictures[0]
+    model, first = load(tmp_path, "cpu"), eight.images[0]
     where = eight.root / "boxes.jsonl.gz" if kind == "regions" else None
     assert model.caption(first.path, regions=where).text.split()[:2] == first.captions[0].lower().split()[:2]

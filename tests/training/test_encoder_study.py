@@ -14,7 +14,7 @@ from PIL import Image
 
 from saywhy.data.datasets import read
 from saywhy.training.recipe import read_recipe
-from saywhy.training.run import train
+from saywhy.training.trainer import train
 
 pytest.importorskip("lightning_fabric", reason='training needs pip install "saywhy[train]"')
 
@@ -24,7 +24,7 @@ SPLITS = ("train", "train", "train", "train", "dev", "dev")
 
 @pytest.fixture(scope="module")
 def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six pictures of noise, each captioned once."""
+    """Six images of noise, each captioned once."""
     folder = tmp_path_factory.mktemp("noise")
     random = np.random.default_rng(0)
     with (folder / "captions.csv").open("w", newline="") as file:

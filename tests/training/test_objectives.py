@@ -19,7 +19,7 @@ MIRROR = torch.ones(3, dtype=torch.bool)
 
 
 def padded_captions() -> torch.Tensor:
-    """Captions of 5, 2 and 3 words, and one that is all padding because its picture is broken."""
+    """Captions of 5, 2 and 3 words, and one that is all padding because its image is broken."""
     words = tiny.captions(4, length=5)
     for row, length in ((1, 2), (2, 3)):
         words[row, length + 1] = 2
@@ -34,11 +34,11 @@ def padded_captions() -> torch.Tensor:
     ids=str,
 )
 def test_sums_equal_those_of_the_slow_twin(how):
-    captioner, annotations, words = tiny.opinionated(), tiny.annotations(3), padded_captions()
+    captioner, features, words = tiny.opinionated(), tiny.features(3), padded_captions()
     with torch.no_grad():
-        sums = LogLikelihood(captioner, 64, **how)(annotations.vectors, MIRROR, words, OWNER, GRID)
-        logits, glance = captioner(annotations.select(OWNER), words[:, :-1])
-    expected = reference.log_likelihood(logits.tolist(), glance.alpha.tolist(), words[:, 1:].tolist(), **how)
+        sums = LogLikelihood(captioner, 64, **how)(features.vectors, MIRROR, words, OWNER, GRID)
+        logits, attention = captioner(features.select(OWNER), words[:, :-1])
+    expected = reference.log_likelihood(logits.tolist(), attention.alpha.tolist(), words[:, 1:].tolist(), **how)
     assert [float(each) for each in sums] == pytest.approx(expected, rel=1e-5)
     assert (int(sums.words), int(sums.captions)) == (6 + 3 + 4, 3)
 
@@ -50,17 +50,17 @@ def test_with_teachers_sums_equal_those_of_the_slow_twin(smoothing):
     how = {"smoothing": smoothing, "penalty": 0.5, "distil": 0.4}
     with torch.no_grad():
         sums = LogLikelihood(captioner, 64, teachers=teachers, **how)(pixels, MIRROR, words, OWNER, None)
-        logits, glance = captioner(captioner.encode(pixels).select(OWNER), words[:, :-1])
+        logits, attention = captioner(captioner.encode(pixels).select(OWNER), words[:, :-1])
         said = [teacher(teacher.encode(pixels).select(OWNER), words[:, :-1])[0] for teacher in teachers]
     taught = torch.stack(said).softmax(dim=-1).mean(dim=0).tolist()
     expected = reference.log_likelihood(
-        logits.tolist(), glance.alpha.tolist(), words[:, 1:].tolist(), taught=taught, **how
+        logits.tolist(), attention.alpha.tolist(), words[:, 1:].tolist(), taught=taught, **how
     )
     assert [float(each) for each in sums] == pytest.approx(expected, rel=1e-5)
 
 
-def test_padding_and_broken_pictures_contribute_nothing_to_loss_or_gradient():
-    vectors, words = tiny.annotations(3).vectors, padded_captions()
+def test_padding_and_broken_images_contribute_nothing_to_loss_or_gradient():
+    vectors, words = tiny.features(3).vectors, padded_captions()
     how = {"smoothing": 0.1, "penalty": 1.0}
 
     def learned(words: torch.Tensor, owner: torch.Tensor) -> tuple[list[float], torch.Tensor]:
@@ -78,11 +78,11 @@ def test_padding_and_broken_pictures_contribute_nothing_to_loss_or_gradient():
 
 
 def test_captions_add_up_so_that_processes_can():
-    captioner, annotations, words = tiny.opinionated(), tiny.annotations(3), padded_captions()
+    captioner, features, words = tiny.opinionated(), tiny.features(3), padded_captions()
     objective = LogLikelihood(captioner, 64, smoothing=0.1, penalty=1.0)
 
     def vector(rows: slice) -> torch.Tensor:
-        return as_vector(objective(annotations.vectors, MIRROR, words[rows], OWNER[rows], GRID))
+        return as_vector(objective(features.vectors, MIRROR, words[rows], OWNER[rows], GRID))
 
     torch.testing.assert_close(vector(slice(0, 1)) + vector(slice(1, 4)), vector(slice(0, 4)), rtol=1e-5, atol=1e-5)
     assert vector(slice(0, 4)).dtype == torch.float64
@@ -92,9 +92,9 @@ def test_captions_add_up_so_that_processes_can():
 def test_pixels_and_their_annotations_are_the_same_loss():
     captioner, words, pixels = tiny.opinionated(), padded_captions(), tiny.pixels(3)
     objective = LogLikelihood(captioner, 64)
-    annotations = captioner.encode(pixels)
+    features = captioner.encode(pixels)
     from_pixels = objective(pixels, MIRROR, words, OWNER, None)
-    from_cache = objective(annotations.vectors, MIRROR, words, OWNER, annotations.grid)
+    from_cache = objective(features.vectors, MIRROR, words, OWNER, features.grid)
     torch.testing.assert_close(from_pixels.loss, from_cache.loss)
 
 
@@ -144,49 +144,49 @@ def test_teachers_are_not_trained_and_stay_in_evaluation_mode():
     assert objective.captioner.training
 
 
-def test_with_conditioning_dropout_of_one_every_caption_is_taught_without_its_picture():
-    captioner, annotations, words = tiny.opinionated(), tiny.annotations(3), padded_captions()
-    blank = captioner.without_picture(annotations)
+def test_with_conditioning_dropout_of_one_every_caption_is_taught_without_its_image():
+    captioner, features, words = tiny.opinionated(), tiny.features(3), padded_captions()
+    blank = captioner.without_image(features)
     with torch.no_grad():
-        dropped = LogLikelihood(captioner, 64, penalty=0.7, drop_picture=1.0)(
-            annotations.vectors, MIRROR, words, OWNER, GRID
+        dropped = LogLikelihood(captioner, 64, penalty=0.7, drop_image=1.0)(
+            features.vectors, MIRROR, words, OWNER, GRID
         )
-        logits, glance = captioner(blank.select(OWNER), words[:, :-1])
-    expected = reference.log_likelihood(logits.tolist(), glance.alpha.tolist(), words[:, 1:].tolist())
+        logits, attention = captioner(blank.select(OWNER), words[:, :-1])
+    expected = reference.log_likelihood(logits.tolist(), attention.alpha.tolist(), words[:, 1:].tolist())
     assert [float(each) for each in dropped] == pytest.approx(expected, rel=1e-5)  # and no attention is penalised
 
 
-def test_conditioning_dropout_takes_the_picture_from_its_share_of_the_captions():
-    captioner, annotations = tiny.opinionated(), tiny.annotations(1)
-    objective = LogLikelihood(captioner, 64, drop_picture=0.3)
+def test_conditioning_dropout_takes_the_image_from_its_share_of_the_captions():
+    captioner, features = tiny.opinionated(), tiny.features(1)
+    objective = LogLikelihood(captioner, 64, drop_image=0.3)
     torch.manual_seed(0)
-    some, pictured = objective._dropped(annotations.select(torch.zeros(2000, dtype=torch.long)))
-    assert 0.67 < pictured.float().mean() < 0.73
-    assert torch.equal(some.vectors[pictured], annotations.vectors.expand(int(pictured.sum()), -1, -1))
-    assert not some.vectors[~pictured].any()
-    assert (some.mask[~pictured].sum(dim=1) == 1).all()
+    some, has_image = objective._dropped(features.select(torch.zeros(2000, dtype=torch.long)))
+    assert 0.67 < has_image.float().mean() < 0.73
+    assert torch.equal(some.vectors[has_image], features.vectors.expand(int(has_image.sum()), -1, -1))
+    assert not some.vectors[~has_image].any()
+    assert (some.mask[~has_image].sum(dim=1) == 1).all()
 
 
 @pytest.mark.parametrize("name", ["hard-attention", "coca"])
 def test_an_architectures_own_loss_is_added_to_that_of_captions_with_words(name, monkeypatch):
-    captioner, annotations, words = tiny.opinionated(name), tiny.annotations(3), padded_captions()
-    monkeypatch.setattr(captioner, "own_loss", lambda lesson: torch.tensor([1.0, 20.0, 300.0, 4000.0]))
+    captioner, features, words = tiny.opinionated(name), tiny.features(3), padded_captions()
+    monkeypatch.setattr(captioner, "auxiliary_loss", lambda forced: torch.tensor([1.0, 20.0, 300.0, 4000.0]))
     with torch.no_grad():
-        found = LogLikelihood(captioner, 64)(annotations.vectors, MIRROR, words, OWNER, GRID)
+        found = LogLikelihood(captioner, 64)(features.vectors, MIRROR, words, OWNER, GRID)
     assert float(found.loss - found.log_loss) == pytest.approx(321.0, abs=1e-3)  # the fourth is padding
 
 
 @pytest.mark.parametrize("name", ["hard-attention", "coca"])
 def test_an_architectures_own_loss_is_told_what_was_taught(name):
-    captioner, annotations, words = tiny.opinionated(name), tiny.annotations(3), padded_captions()
+    captioner, features, words = tiny.opinionated(name), tiny.features(3), padded_captions()
     heard = []
-    captioner.own_loss = heard.append  # type: ignore[method-assign]
+    captioner.auxiliary_loss = heard.append  # type: ignore[method-assign]
     with torch.no_grad():
-        found = LogLikelihood(captioner, 64)(annotations.vectors, MIRROR, words, OWNER, GRID)
-    (lesson,) = heard
+        found = LogLikelihood(captioner, 64)(features.vectors, MIRROR, words, OWNER, GRID)
+    (forced,) = heard
     longest_first = torch.tensor([0, 2, 1, 3])
-    assert torch.equal(lesson.words, words[longest_first])
-    assert torch.equal(lesson.owner, OWNER[longest_first])
-    assert torch.equal(lesson.spoken, lesson.words[:, 1:] != PAD)
-    assert lesson.pictured.all()
-    assert float(-lesson.log_p.sum()) == pytest.approx(float(found.log_loss))
+    assert torch.equal(forced.words, words[longest_first])
+    assert torch.equal(forced.owner, OWNER[longest_first])
+    assert torch.equal(forced.spoken, forced.words[:, 1:] != PAD)
+    assert forced.has_image.all()
+    assert float(-forced.log_p.sum()) == pytest.approx(float(found.log_loss))

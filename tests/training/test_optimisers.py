@@ -11,7 +11,7 @@ from torch import nn
 
 import tiny
 from saywhy.training.optimisers import (
-    Average,
+    WeightAverage,
     optimiser_tensors,
     optimisers,
     parameter_groups,
@@ -81,7 +81,7 @@ def test_what_is_frozen_is_in_no_group():
 
 def test_the_average_forgets_the_start_and_then_remembers_as_told():
     layer = nn.Linear(1, 1, bias=False)
-    average = Average(layer, decay=0.5)
+    average = WeightAverage(layer, decay=0.5)
     mean = layer.weight.item()
     for step in range(20):
         with torch.no_grad():
@@ -95,7 +95,7 @@ def test_the_average_forgets_the_start_and_then_remembers_as_told():
 
 def test_after_one_step_the_average_is_nearly_the_weight_and_not_the_start():
     layer = nn.Linear(1, 1, bias=False)
-    average = Average(layer, decay=0.999)
+    average = WeightAverage(layer, decay=0.999)
     start = layer.weight.item()
     with torch.no_grad():
         layer.weight.fill_(5.0)
@@ -103,9 +103,9 @@ def test_after_one_step_the_average_is_nearly_the_weight_and_not_the_start():
     assert average.mean["weight"].item() == pytest.approx(0.1 * start + 0.9 * 5.0)
 
 
-def moved() -> tuple[nn.Module, Average]:
+def moved() -> tuple[nn.Module, WeightAverage]:
     layer = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1).requires_grad_(False))
-    average = Average(layer, decay=0.9)
+    average = WeightAverage(layer, decay=0.9)
     with torch.no_grad():
         layer[0].weight.add_(1.0)
     average.update(30)

@@ -171,7 +171,7 @@ def test_a_value_of_another_type_is_refused_by_name(tmp_path, text, key):
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ('[training]\nbatches = "picture"', "pictures"),
+        ('[training]\nbatches = "image"', "images"),
         ('[training]\noptimiser = "adamm"', "adam"),
         ('[training]\nschedule = "cosinus"', "cosine"),
         ('[training]\nselect = "cidre"', "cider"),
@@ -221,7 +221,7 @@ def test_a_setting_of_training_that_is_out_of_range_is_named(key, value):
         {"captioner": {"hidden": 0}},
         {"captioner": {"score": "cosine"}},
         {"captioner": {"name": "ada-lstm", "dropout": float("nan")}},
-        {"captioner": {"name": "mh-fc", "picture_dropout": float("nan")}},
+        {"captioner": {"name": "mh-fc", "image_dropout": float("nan")}},
         {"captioner": {"name": "hard-attention", "reward_weight": float("nan")}},
         {"captioner": {"name": "hard-attention", "entropy_weight": float("inf")}},
         {"decoding": {"attend": "argmax"}},

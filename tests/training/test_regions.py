@@ -21,12 +21,12 @@ from saywhy.captioners import captioners
 from saywhy.data.datasets import read
 from saywhy.data.region_inputs import find_regions
 from saywhy.errors import UserError
-from saywhy.metrics.evaluation import caption_split
-from saywhy.model import load
-from saywhy.training import run as running
+from saywhy.inference.evaluation import caption_split
+from saywhy.inference.model import load
+from saywhy.training import trainer
 from saywhy.training.objectives import LogLikelihood
 from saywhy.training.recipe import Recipe, from_table
-from saywhy.training.run import train
+from saywhy.training.trainer import train
 
 pytest.importorskip("lightning_fabric", reason='training needs pip install "saywhy[train]"')
 
@@ -71,7 +71,7 @@ def features(**training: object) -> Recipe:
 
 @pytest.fixture(scope="module")
 def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twelve pictures of a light square left or right, its box, and features that tell the side."""
+    """Twelve images of a light square left or right, its box, and features that tell the side."""
     folder = tmp_path_factory.mktemp("shapes")
     (folder / "features").mkdir()
     lines, captions = [], [["image", "caption", "split"]]
@@ -111,7 +111,7 @@ class Killed(Exception):
 
 def killed_and_resumed(monkeypatch, chosen: Recipe, data: Path, out: Path, **more: object) -> None:
     """A run that ends after its third step, beyond a checkpoint, and goes on."""
-    whole, steps = running.Run._step, []
+    whole, steps = trainer.Trainer._step, []
 
     def step(self, *arguments):
         if len(steps) == 3:
@@ -120,7 +120,7 @@ def killed_and_resumed(monkeypatch, chosen: Recipe, data: Path, out: Path, **mor
         return whole(self, *arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(running.Run, "_step", step)
+        patched.setattr(trainer.Trainer, "_step", step)
         with pytest.raises(Killed):
             train(chosen, read(data), out, device="cpu", workers=0, **more)
     train(chosen, read(data), out, device="cpu", workers=0, resume=True, **more)
@@ -132,7 +132,7 @@ VARIED = {"augmentation": {"colour": 0.1}, "encoder": {"finetune_from": "blocks.
 @pytest.mark.parametrize(
     "changes", [{}, VARIED, {"preprocessing": {"fit": "squash"}}], ids=["kept", "varied", "squash"]
 )
-def test_a_run_with_boxes_captions_pictures_and_goes_on_as_if_never_stopped(shapes, tmp_path, monkeypatch, changes):
+def test_a_run_with_boxes_captions_images_and_goes_on_as_if_never_stopped(shapes, tmp_path, monkeypatch, changes):
     chosen = recipe(**changes, training={"checkpoint_every": 2})
     train(chosen, read(shapes), tmp_path / "alone", device="cpu", workers=0)
     killed_and_resumed(monkeypatch, chosen, shapes, tmp_path / "killed")
@@ -145,7 +145,7 @@ def test_a_run_with_boxes_captions_pictures_and_goes_on_as_if_never_stopped(shap
     assert said.show().width > 0
 
 
-def test_a_run_with_features_opens_no_picture_and_goes_on_as_if_never_stopped(shapes, tmp_path, monkeypatch):
+def test_a_run_with_features_opens_no_image_and_goes_on_as_if_never_stopped(shapes, tmp_path, monkeypatch):
     data = shutil.copytree(shapes, tmp_path / "data", ignore=shutil.ignore_patterns("*.png", "boxes.jsonl.gz"))
     chosen, where = (
         features(checkpoint_every=2, epochs=30, lr=0.03, doubly_stochastic=0.0),
@@ -159,8 +159,8 @@ def test_a_run_with_features_opens_no_picture_and_goes_on_as_if_never_stopped(sh
     assert model.captioner.encoder.width == 8
     said = [model.caption(shapes / f"{n}.png", shapes / "features").text for n in (8, 9, 10, 11)]
     assert said == ["a square here", "a square there"] * 2
-    with Image.open(shapes / "9.png") as picture:
-        caption = model.caption(picture, shapes / "features")
+    with Image.open(shapes / "9.png") as image:
+        caption = model.caption(image, shapes / "features")
     assert caption.text == said[1]
     assert caption.region == (0, 0, 64, 48)
     np.testing.assert_allclose(caption.boxes, [[36 / 64, 0.25, 60 / 64, 0.75]], rtol=1e-6)
@@ -168,17 +168,17 @@ def test_a_run_with_features_opens_no_picture_and_goes_on_as_if_never_stopped(sh
 
 def test_evaluation_and_captioning_say_the_same(shapes, tmp_path):
     train(recipe(training={"epochs": 1}), read(shapes), tmp_path / "run", device="cpu", workers=0)
-    model, pictures = load(tmp_path / "run", "cpu"), read(shapes).split("dev").pictures
+    model, images = load(tmp_path / "run", "cpu"), read(shapes).split("dev").images
     given = find_regions(model.regions, None, "it", shapes)
     said = caption_split(
-        model.captioner, model.vocabulary, model.preprocessing, pictures, model.decoding,
+        model.captioner, model.vocabulary, model.preprocessing, images, model.decoding,
         batch=3, workers=0, regions=given,
     ).captions  # fmt: skip
-    for picture in pictures:
-        caption = model.caption(picture.path, regions=given.table)
-        assert caption.words == said[picture.name].words
-        np.testing.assert_allclose(caption.alpha, said[picture.name].alpha, atol=1e-5)
-        np.testing.assert_array_equal(caption.boxes, said[picture.name].boxes)
+    for image in images:
+        caption = model.caption(image.path, regions=given.table)
+        assert caption.words == said[image.name].words
+        np.testing.assert_allclose(caption.alpha, said[image.name].alpha, atol=1e-5)
+        np.testing.assert_array_equal(caption.boxes, said[image.name].boxes)
 
 
 def test_a_frozen_grid_from_the_cache_gives_the_regions_of_the_pixels():
@@ -218,10 +218,10 @@ def test_a_run_is_not_resumed_on_other_regions(shapes, tmp_path):
         train(recipe(training={"epochs": 1}), read(data), tmp_path / "run", device="cpu", workers=0, resume=True)
 
 
-def test_a_broken_picture_among_regions_is_skipped(shapes, tmp_path):
+def test_a_broken_image_among_regions_is_skipped(shapes, tmp_path):
     data = shutil.copytree(shapes, tmp_path / "data")
     for number in (3, 9):
-        (data / f"{number}.png").write_text("not a picture")
+        (data / f"{number}.png").write_text("not an image")
     train(recipe(**VARIED), read(data), tmp_path / "run", device="cpu", workers=0)
     assert np.isfinite(losses(tmp_path / "run")).all()
     assert "3.png" in json.loads((tmp_path / "run" / "run.json").read_text())["broken"][0]
@@ -246,19 +246,17 @@ def test_what_does_not_go_together_is_refused_before_anything_is_written(shapes,
             train(chosen, data, tmp_path / "run", device="cpu", workers=0, regions=where)
     few = shutil.copytree(shapes / "features", tmp_path / "few")
     (few / "9.npz").unlink()
-    with pytest.raises(UserError, match=r"no regions for 1 of 4 pictures, such as 9\.png"):
+    with pytest.raises(UserError, match=r"no regions for 1 of 4 images, such as 9\.png"):
         train(features(), data, tmp_path / "run", device="cpu", workers=0, regions=few)
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.data
-def test_regions_of_real_pictures_are_learned_from(flickr8k, tmp_path):
+def test_regions_of_real_images_are_learned_from(flickr8k, tmp_path):
     data = read(flickr8k)
     chosen = {"train": 6, "dev": 3}
-    few = tuple(picture for split, count in chosen.items() for picture in data.split(split).pictures[:count])
-    train(
-        recipe(**VARIED, regions={"most": 12}), replace(data, pictures=few), tmp_path / "run", device="cpu", workers=0
-    )
+    few = tuple(image for split, count in chosen.items() for image in data.split(split).images[:count])
+    train(recipe(**VARIED, regions={"most": 12}), replace(data, images=few), tmp_path / "run", device="cpu", workers=0)
     assert np.isfinite(losses(tmp_path / "run")).all()
     said = load(tmp_path / "run", "cpu").caption(few[0].path, regions=flickr8k / "boxes.jsonl.gz")
     assert 2 < len(said.boxes) <= 12
@@ -268,7 +266,7 @@ def test_regions_of_real_pictures_are_learned_from(flickr8k, tmp_path):
 def test_every_captioner_learns_from_regions(name):
     captioner, words, pixels = tiny.captioner(name), tiny.captions(3), tiny.pixels(2)
     boxes = torch.tensor([[[0, 0, 1, 1], [0.1, 0.2, 0.6, 0.9], [0] * 4], [[0, 0, 1, 1], [0] * 4, [0] * 4]])
-    sums = LogLikelihood(captioner.train(), 64, penalty=1.0, drop_picture=0.3)(
+    sums = LogLikelihood(captioner.train(), 64, penalty=1.0, drop_image=0.3)(
         pixels, MIRROR, words, OWNER, None, boxes.float()
     )
     sums.loss.backward()

@@ -20,9 +20,9 @@ def box_mask(boxes: np.ndarray, size: tuple[int, int], preprocessing: Preprocess
     """The pixels whose centres lie in one of the boxes: (side, side) bool.
 
     Args:
-        boxes: (n, 4) left, top, right, bottom as shares 0–1 of the picture.
-        size: the picture's width and height.
-        preprocessing: what part of the picture the encoder sees.
+        boxes: (n, 4) left, top, right, bottom as shares 0–1 of the image.
+        size: the image's width and height.
+        preprocessing: what part of the image the encoder sees.
         side: of the square that part is laid on, whatever the encoder's own.
 
     >>> left_half = np.array([[0, 0, 0.5, 1]])

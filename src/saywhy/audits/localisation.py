@@ -19,16 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from saywhy.audits.bench import Bench, Seen
 from saywhy.audits.boxes import box_mask, points, shares
-from saywhy.audits.cases import Case, Cases, about, on_square, squared
-from saywhy.audits.keeping import Arrays
-from saywhy.audits.results import LeftOut, audits, checked, estimates
+from saywhy.audits.context import AuditContext, ImageBatch
+from saywhy.audits.evidence import EvidenceSet, ImageEvidence, about, on_square, squared
+from saywhy.audits.result_cache import Arrays
+from saywhy.audits.results import NotApplicable, audits, checked, estimates
 from saywhy.audits.statistics import Bootstrap
-from saywhy.data.datasets import Picture
-from saywhy.data.pictures import upright_size
-from saywhy.explain.asking import question
+from saywhy.data.datasets import CaptionedImage
+from saywhy.data.images import upright_size
 from saywhy.explain.methods import METHODS, explain
+from saywhy.explain.request import question
 
 MAPPED = (*METHODS, "uniform")
 SCORES = ("positive", "negative", "pointing", "pointing_negative")
@@ -36,16 +36,20 @@ SIZES = {"under 5 %": 0.05, "5 to 15 %": 0.15, "15 to 40 %": 0.4, "over 40 %": 1
 
 
 @audits.register("localisation")
-def localisation(bench: Bench, cases: Cases) -> dict[str, Any]:
+def localisation(bench: AuditContext, cases: EvidenceSet) -> dict[str, Any]:
     """Hold maps against boxes."""
     if bench.phrases is None:
-        raise LeftOut(f"{bench.data.name} has no boxes: put boxes.jsonl.gz beside its captions, or give --boxes FILE")
+        raise NotApplicable(
+            f"{bench.data.name} has no boxes: put boxes.jsonl.gz beside its captions, or give --boxes FILE"
+        )
     located = _Located(bench, cases)
-    rows = [row for picture in cases.with_objects() for row in located.rows(picture, cases.of(picture))]
+    rows = [row for image in cases.with_objects() for row in located.rows(image, cases.of(image))]
     skipped = {"no reference phrase with boxes names it": located.without}
     if not rows:
-        raise LeftOut(f"{bench.phrases.path}: no phrase with boxes names an object word of the {len(cases)} captions")
-    sure = Bootstrap([row["picture"] for row in rows])
+        raise NotApplicable(
+            f"{bench.phrases.path}: no phrase with boxes names an object word of the {len(cases)} captions"
+        )
+    sure = Bootstrap([row["image"] for row in rows])
     scores = np.stack([row["scores"] for row in rows])  # (N, M, 4)
     areas, kinds = np.array([row["area"] for row in rows]), [row["kind"] for row in rows]
     sizes = [next(name for name, most in SIZES.items() if area < most) for area in areas]
@@ -63,17 +67,17 @@ def localisation(bench: Bench, cases: Cases) -> dict[str, Any]:
 class _Located:
     """Object words with the boxes of what they name."""
 
-    def __init__(self, bench: Bench, cases: Cases) -> None:
+    def __init__(self, bench: AuditContext, cases: EvidenceSet) -> None:
         self.bench, self.cases = bench, cases
         self.without = 0
 
-    def masks(self, picture: Picture, case: Case) -> dict[int, tuple[np.ndarray, str]]:
+    def masks(self, image: CaptionedImage, case: ImageEvidence) -> dict[int, tuple[np.ndarray, str]]:
         """By the number of an object word, the pixels inside its boxes and the kind of thing they are of."""
         assert self.bench.phrases is not None
         objects, found = self.bench.objects, {}
-        told = [(objects.mentions(each.words), each) for each in self.bench.phrases.of(picture.name)]
+        told = [(objects.mentions(each.words), each) for each in self.bench.phrases.of(image.name)]
         heads = [(mentions[-1].lemma, each) for mentions, each in told if mentions]
-        size = upright_size(picture.path)
+        size = upright_size(image.path)
         for j, lemma in enumerate(case.lemmas):
             kinds = objects.kinds_of(str(lemma))
             of_word = [each for head, each in heads if head in kinds]
@@ -84,13 +88,13 @@ class _Located:
                     found[j] = mask, Counter(each.kind for each in of_word).most_common(1)[0][0]
         return found
 
-    def rows(self, picture: Picture, case: Case) -> Iterator[dict[str, Any]]:
+    def rows(self, image: CaptionedImage, case: ImageEvidence) -> Iterator[dict[str, Any]]:
         """What is measured of each word that has boxes."""
-        masks = self.masks(picture, case)
+        masks = self.masks(image, case)
         self.without += len(case.objects) - len(masks)
         for j, (mask, kind) in masks.items():
             maps = np.stack([*(case.maps[method][j] for method in METHODS), np.ones_like(case.maps["lrp"][j])])
-            yield {"picture": picture.name, "kind": kind, "area": mask.mean(), "scores": located(maps, mask)}
+            yield {"image": image.name, "kind": kind, "area": mask.mean(), "scores": located(maps, mask)}
 
 
 def located(maps: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -112,7 +116,7 @@ def _by(
     for name in order:
         these = np.array([each == name for each in names])
         if these.any():
-            sure = Bootstrap([row["picture"] for row, here in zip(rows, these, strict=True) if here])
+            sure = Bootstrap([row["image"] for row, here in zip(rows, these, strict=True) if here])
             columns = {method: sure.mean(scores[these, m, 0]).as_dict() for m, method in enumerate(MAPPED)}
             told[name] = {"words": int(these.sum()), "area": sure.mean(areas[these]).as_dict(), "methods": columns}
     return told
@@ -133,16 +137,16 @@ def _checks(sure: Bootstrap, scores: np.ndarray) -> list[dict[str, Any]]:
     return told
 
 
-def _heads(bench: Bench, cases: Cases, where: _Located, rows: Sequence[Any]) -> dict[str, Any]:
+def _heads(bench: AuditContext, cases: EvidenceSet, where: _Located, rows: Sequence[Any]) -> dict[str, Any]:
     """The best head, the mean of heads, and all heads together, of the positive share."""
     kept = bench.kept("heads", phrases=bench.phrases.key if bench.phrases else None)
-    named = {row["picture"] for row in rows}
-    every = [each for each in cases.pictures if each.name in named]
-    pictures = bench.through(kept, _by_head(bench, cases, where), "hearing heads", every)
+    named = {row["image"] for row in rows}
+    every = [each for each in cases.images if each.name in named]
+    images = bench.through(kept, _by_head(bench, cases, where), "hearing heads", every)
     whose, found = [], []
-    for picture in pictures:
-        values = kept.load(bench.name_of(picture))["positive"]  # (N, heads, M)
-        whose += [picture.name] * len(values)
+    for image in images:
+        values = kept.load(bench.name_of(image))["positive"]  # (N, heads, M)
+        whose += [image.name] * len(values)
         found.append(values)
     values = np.concatenate(found)
     together = np.stack([row["scores"][: len(METHODS), 0] for row in rows])  # (N, M)
@@ -155,17 +159,17 @@ def _heads(bench: Bench, cases: Cases, where: _Located, rows: Sequence[Any]) -> 
     return {"words": len(values), "heads": bench.captioner.heads, "methods": estimates(sure, METHODS, tables)}
 
 
-def _by_head(bench: Bench, cases: Cases, where: _Located) -> Callable[[Seen], Iterator[Arrays]]:
-    def compute(seen: Seen) -> Iterator[Arrays]:
-        heard = [cases.of(picture) for picture in seen.pictures]
-        masks = [where.masks(*each) for each in zip(seen.pictures, heard, strict=True)]
+def _by_head(bench: AuditContext, cases: EvidenceSet, where: _Located) -> Callable[[ImageBatch], Iterator[Arrays]]:
+    def compute(seen: ImageBatch) -> Iterator[Arrays]:
+        heard = [cases.of(image) for image in seen.images]
+        masks = [where.masks(*each) for each in zip(seen.images, heard, strict=True)]
         these = []
         for case, of_row in zip(heard, masks, strict=True):
             these.append(about(case.words.tolist(), [int(case.objects[j]) for j in of_row]))
         asked = question(these, bench.model.vocabulary, None, bench.device)
         found = [np.zeros((len(each), bench.captioner.heads, len(METHODS))) for each in masks]
         for head in range(bench.captioner.heads):
-            with bench.captioner.hearing(head):
+            with bench.captioner.isolate_head(head):
                 told = explain(bench.captioner, seen.pixels, seen.boxes, asked, METHODS, bench.rules, bench.chunk)
             for m, method in enumerate(METHODS):
                 if method == "attention":

@@ -1,4 +1,4 @@
-"""Patches of the encoder's square: what a map says of each, and pictures in which some of them are masked."""
+"""Patches of the encoder's square: what a map says of each, and images in which some of them are masked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 PATCH = 8
 """Side of a patch in pixels, as in the LRP paper."""
 MEAN = (124, 116, 104)
-"""What masks: the mean of ImageNet's training pictures in RGB, which the encoders' weights were trained on."""
+"""What masks: the mean of ImageNet's training images in RGB, which the encoders' weights were trained on."""
 
 
 def patch_sums(maps: np.ndarray, patch: int = PATCH) -> np.ndarray:
@@ -33,7 +33,7 @@ def masks(chosen: Tensor, side: int, patch: int = PATCH) -> Tensor:
 
 
 def masked(pixels: Tensor, chosen: Tensor) -> Tensor:
-    """Pictures (N, 3, S, S) with chosen patches (N, n · n) masked."""
+    """Images (N, 3, S, S) with chosen patches (N, n · n) masked."""
     mean = torch.tensor(MEAN, dtype=pixels.dtype, device=pixels.device).view(3, 1, 1)
     return torch.where(masks(chosen.to(pixels.device), pixels.shape[-1])[:, None], mean, pixels)
 

@@ -15,7 +15,7 @@ Audit = Callable[..., dict[str, Any]]
 audits: Registry[Audit] = Registry("audit")
 
 
-class LeftOut(Exception):
+class NotApplicable(Exception):
     """An audit that these data or this model do not allow, and why."""
 
 

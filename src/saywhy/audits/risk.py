@@ -1,8 +1,8 @@
 """The risk that an object word is made up: fitted on one split, tested on another.
 
 A logistic regression (scikit-learn) of the facts in `explain.risk`. How strongly it is held back is chosen by
-cross-validation over the pictures of the split it is fitted on. A thing's habit, how often it was made up, is counted
-on other pictures than those it is a fact of. A risk r means something if, of all words with risk r,
+cross-validation over the images of the split it is fitted on. A thing's habit, how often it was made up, is counted
+on other images than those it is a fact of. A risk r means something if, of all words with risk r,
 a share r is made up; the expected calibration error is the mean distance from that, over ten bins.
 """
 
@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from saywhy.audits.bench import Bench, Seen
-from saywhy.audits.cases import Cases, hear
-from saywhy.audits.keeping import Arrays
-from saywhy.audits.results import LeftOut, audits, checked
+from saywhy.audits.context import AuditContext, ImageBatch
+from saywhy.audits.evidence import EvidenceSet, decoder_evidence
+from saywhy.audits.result_cache import Arrays
+from saywhy.audits.results import NotApplicable, audits, checked
 from saywhy.audits.statistics import Bootstrap, auc, calibration
-from saywhy.audits.truth import few_references, is_true
 from saywhy.errors import UserError
-from saywhy.explain.risk import FACTS, HABIT, Risk
+from saywhy.hallucination.labels import few_references, is_supported
+from saywhy.hallucination.risk import PRIOR_FEATURE, WORD_FEATURES, Risk
 
 FOLDS = 5
 STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0)
@@ -32,29 +32,29 @@ FEWEST = 20
 
 
 @audits.register("risk")
-def risk(bench: Bench, cases: Cases) -> dict[str, Any]:
+def risk(bench: AuditContext, cases: EvidenceSet) -> dict[str, Any]:
     """Test the model's risk or, where it has none, or another is asked for, fit one first."""
     fitted = fit(bench.fitting) if bench.fitting is not None else bench.model.risk
     if fitted is None:
-        raise LeftOut(
+        raise NotApplicable(
             f"model {bench.model.name} has no risk.json, and the data no split it could be fitted on: "
             "give --fit SPLIT, another than the one that is audited"
         )
     _refuse_unfit(fitted, bench)
     cases.with_objects()
-    pictures, lemmas, facts = of_cases(cases)
-    made_up = ~is_true(bench, pictures, lemmas)
+    images, lemmas, facts = of_cases(cases)
+    made_up = ~is_supported(bench.objects, bench.references, images, lemmas)
     predicted = fitted(facts, lemmas.tolist())
-    habits = [fitted.habits.get(lemma, fitted.usual) for lemma in lemmas.tolist()]
-    known = np.column_stack([facts, habits])
-    sure = Bootstrap(pictures)
+    object_priors = [fitted.object_priors.get(lemma, fitted.usual) for lemma in lemmas.tolist()]
+    known = np.column_stack([facts, object_priors])
+    sure = Bootstrap(images)
     found = calibration(predicted, made_up)
     half = np.zeros(len(predicted))
-    log_p = -facts[:, FACTS.index("log p")]
+    log_p = -facts[:, WORD_FEATURES.index("log p")]
     return {
-        "words": len(pictures),
+        "words": len(images),
         "made_up": int(made_up.sum()),
-        "notes": few_references(bench),
+        "notes": few_references(bench.references),
         "fitted_on": {name: value for name, value in fitted.about.items() if name != "cross_validated"},
         "cross_validated": fitted.about.get("cross_validated"),
         "auc": sure.auc(predicted, made_up).as_dict(),
@@ -70,15 +70,17 @@ def risk(bench: Bench, cases: Cases) -> dict[str, Any]:
     }
 
 
-def _refuse_unfit(fitted: Risk, bench: Bench) -> None:
-    """A `LeftOut` where the risk was fitted on the very split that is audited, or with another table of words."""
-    data, split = bench.data.name, bench.data.pictures[0].split
+def _refuse_unfit(fitted: Risk, bench: AuditContext) -> None:
+    """A `NotApplicable` where the risk was fitted on the very split that is audited, or with another table of words."""
+    data, split = bench.data.name, bench.data.images[0].split
     if (fitted.about.get("data"), fitted.about.get("split")) == (data, split):
-        raise LeftOut(
+        raise NotApplicable(
             f"the risk of model {bench.model.name} was fitted on {data} {split}: give another --split or --fit"
         )
     if fitted.about.get("objects") != bench.objects.key:
-        raise LeftOut(f"the risk of model {bench.model.name} was fitted with another table of object words: give --fit")
+        raise NotApplicable(
+            f"the risk of model {bench.model.name} was fitted with another table of object words: give --fit"
+        )
 
 
 def _alone(sure: Bootstrap, values: np.ndarray, made_up: np.ndarray) -> dict[str, Any]:
@@ -87,41 +89,45 @@ def _alone(sure: Bootstrap, values: np.ndarray, made_up: np.ndarray) -> dict[str
     return (found if not found.value < 0.5 else sure.auc(-values, made_up)).as_dict()
 
 
-def of_cases(cases: Cases) -> tuple[list[str], np.ndarray, np.ndarray]:
+def of_cases(cases: EvidenceSet) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Of all object words: whose they are, what they name, and their facts (N, F)."""
-    found = [(picture.name, case) for picture, case in cases if len(case.objects)]
-    pictures = [name for name, case in found for _ in case.objects]
+    found = [(image.name, case) for image, case in cases if len(case.objects)]
+    images = [name for name, case in found for _ in case.objects]
     lemmas = [case.lemmas for _, case in found]
     facts = [case.facts for _, case in found]
-    return pictures, np.concatenate([np.zeros(0, str), *lemmas]), np.concatenate([np.zeros((0, len(FACTS))), *facts])
+    return (
+        images,
+        np.concatenate([np.zeros(0, str), *lemmas]),
+        np.concatenate([np.zeros((0, len(WORD_FEATURES))), *facts]),
+    )
 
 
-def fit(bench: Bench) -> Risk:
+def fit(bench: AuditContext) -> Risk:
     """Fit a risk to all object words of a bench's captions."""
-    pictures, lemmas, facts = _told(bench)
-    made_up = ~is_true(bench, pictures, lemmas) if pictures else np.zeros(0, bool)
-    split = bench.data.pictures[0].split
+    images, lemmas, facts = _told(bench)
+    made_up = ~is_supported(bench.objects, bench.references, images, lemmas) if images else np.zeros(0, bool)
+    split = bench.data.images[0].split
     if min(made_up.sum(), (~made_up).sum()) < FEWEST:
-        raise LeftOut(
+        raise NotApplicable(
             f"{bench.data.name} {split}: {int(made_up.sum())} made-up and {int((~made_up).sum())} true object words "
             f"are too few to fit a risk to; it takes {FEWEST} of each"
         )
-    folds = np.unique(pictures, return_inverse=True)[1] % FOLDS
+    folds = np.unique(images, return_inverse=True)[1] % FOLDS
     best, measured = _chosen(facts, lemmas, made_up, folds)
-    mean, scale, weights, bias, habits = _logistic(facts, lemmas, made_up, folds, best)
+    mean, scale, weights, bias, object_priors = _logistic(facts, lemmas, made_up, folds, best)
     about = {
         "data": bench.data.name,
         "split": split,
-        "pictures": len({*pictures}),
-        "words": len(pictures),
+        "images": len({*images}),
+        "words": len(images),
         "made_up": int(made_up.sum()),
         "C": best,
         "objects": bench.objects.key,
         "cross_validated": measured,
     }
-    usual = habits.pop("")
-    odds = {lemma: round(habits[lemma], 4) for lemma in sorted(habits)}
-    known = (*FACTS, HABIT)
+    usual = object_priors.pop("")
+    odds = {lemma: round(object_priors[lemma], 4) for lemma in sorted(object_priors)}
+    known = (*WORD_FEATURES, PRIOR_FEATURE)
     return Risk(known, _rounded(mean), _rounded(scale), _rounded(weights), round(bias, 6), odds, round(usual, 4), about)
 
 
@@ -129,18 +135,18 @@ def _rounded(values: np.ndarray) -> tuple[float, ...]:
     return tuple(round(float(each), 6) for each in values)
 
 
-def _told(bench: Bench) -> tuple[list[str], np.ndarray, np.ndarray]:
+def _told(bench: AuditContext) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Whose object words, what they name and their facts, without a look at pixels."""
 
-    def compute(seen: Seen) -> Iterator[Arrays]:
-        for heard in hear(bench, seen, ("lrp",)):
+    def compute(seen: ImageBatch) -> Iterator[Arrays]:
+        for heard in decoder_evidence(bench, seen, ("lrp",)):
             yield {"lemmas": heard.named, "facts": heard.facts}
 
-    kept = bench.kept("facts", facts=FACTS)
-    names, lemmas, facts = [], [np.zeros(0, str)], [np.zeros((0, len(FACTS)))]
-    for picture in bench.through(kept, compute, "reading facts"):
-        told = kept.load(bench.name_of(picture))
-        names += [picture.name] * len(told["lemmas"])
+    kept = bench.kept("facts", facts=WORD_FEATURES)
+    names, lemmas, facts = [], [np.zeros(0, str)], [np.zeros((0, len(WORD_FEATURES)))]
+    for image in bench.through(kept, compute, "reading facts"):
+        told = kept.load(bench.name_of(image))
+        names += [image.name] * len(told["lemmas"])
         lemmas.append(told["lemmas"])
         facts.append(told["facts"])
     return names, np.concatenate(lemmas), np.concatenate(facts)
@@ -149,15 +155,15 @@ def _told(bench: Bench) -> tuple[list[str], np.ndarray, np.ndarray]:
 def _chosen(
     facts: np.ndarray, lemmas: np.ndarray, made_up: np.ndarray, folds: np.ndarray
 ) -> tuple[float, dict[str, float]]:
-    """The strength with the best log-likelihood on pictures it was not fitted to, and how well it does on them."""
+    """The strength with the best log-likelihood on images it was not fitted to, and how well it does on them."""
     best, likeliest, found = STRENGTHS[0], -np.inf, np.zeros(len(made_up))
     for C in STRENGTHS:
         predicted = np.zeros(len(made_up))
         for fold in range(FOLDS):
             out = folds == fold
             within = np.unique(folds[~out], return_inverse=True)[1]
-            mean, scale, weights, bias, habits = _logistic(facts[~out], lemmas[~out], made_up[~out], within, C)
-            known = (np.column_stack([facts[out], _of(habits, lemmas[out])]) - mean) / scale
+            mean, scale, weights, bias, object_priors = _logistic(facts[~out], lemmas[~out], made_up[~out], within, C)
+            known = (np.column_stack([facts[out], _of(object_priors, lemmas[out])]) - mean) / scale
             predicted[out] = 1 / (1 + np.exp(-(bias + known @ weights)))
         likelihood = np.log(np.where(made_up, predicted, 1 - predicted).clip(1e-12)).mean()
         if likelihood > likeliest:
@@ -168,13 +174,13 @@ def _chosen(
 def _logistic(
     facts: np.ndarray, lemmas: np.ndarray, made_up: np.ndarray, folds: np.ndarray, C: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, dict[str, float]]:
-    """Means, scales, weights and bias, and the habits of things; those it learns from are of other folds."""
+    """Means, scales, weights and bias, and the object_priors of things; those it learns from are of other folds."""
     try:
         from sklearn.linear_model import LogisticRegression
     except ImportError:
         raise UserError("fitting a risk needs scikit-learn: pip install 'saywhy[audit]'") from None
     if made_up.all() or not made_up.any():
-        raise LeftOut("made-up words, or true ones, stand in too few pictures to fit a risk to")
+        raise NotApplicable("made-up words, or true ones, stand in too few images to fit a risk to")
     habit = np.zeros(len(made_up))
     for fold in np.unique(folds):
         here = folds == fold
@@ -194,5 +200,5 @@ def _habits(lemmas: np.ndarray, made_up: np.ndarray) -> dict[str, float]:
     return {lemma: float(np.log(share / (1 - share))) for lemma, share in shares.items()}
 
 
-def _of(habits: dict[str, float], lemmas: np.ndarray) -> np.ndarray:
-    return np.array([habits.get(lemma, habits[""]) for lemma in lemmas.tolist()])
+def _of(object_priors: dict[str, float], lemmas: np.ndarray) -> np.ndarray:
+    return np.array([object_priors.get(lemma, object_priors[""]) for lemma in lemmas.tolist()])

@@ -1,11 +1,11 @@
-"""Sanity: do maps depend on what was learnt, and on the picture alone?
+"""Sanity: do maps depend on what was learnt, and on the image alone?
 
 `randomised` (Adebayo et al. 2018, https://arxiv.org/abs/1810.03292): the numbers of every tensor are put in another
 order, first the decoder's, then the encoder's from the last layers to the first; how far are the maps still those of
 the trained model? A method that explains the model should come near zero.
 `constant_shift` (Kindermans et al. 2017, https://arxiv.org/abs/1711.00867): a constant is added to all pixels and taken
 off again before the first layer. The network says the same, and so should its explanation: one is best.
-`moved`: the picture is moved by one place to the right. Maps should move along.
+`moved`: the image is moved by one place to the right. Maps should move along.
 `two_words`: how alike the maps of two object words of one caption are. `agreement`: how alike those of two methods.
 
 All are rank correlations of the strength of the maps, summed over patches of 8 × 8 pixels.
@@ -23,20 +23,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saywhy.audits.bench import Bench, Seen
-from saywhy.audits.cases import Case, Cases, about, squared
-from saywhy.audits.keeping import Arrays
+from saywhy.audits.context import AuditContext, ImageBatch
+from saywhy.audits.evidence import EvidenceSet, ImageEvidence, about, squared
 from saywhy.audits.patches import PATCH, patch_sums
+from saywhy.audits.result_cache import Arrays
 from saywhy.audits.results import audits, checked
 from saywhy.audits.statistics import Bootstrap, rank_correlation
 from saywhy.captioners.base import Captioner
-from saywhy.encoders.annotations import Annotations
 from saywhy.encoders.base import Encoder
-from saywhy.explain.asking import question
+from saywhy.encoders.features import Features
 from saywhy.explain.methods import METHODS, explain
+from saywhy.explain.request import question
 
-PICTURES = 20
-"""Pictures that are explained again by every altered model."""
+IMAGES = 20
+"""Images that are explained again by every altered model."""
 PARTS = ("¼", "½", "¾", "whole")
 """Of the encoder, counted by its blocks from the last: what is randomised with the decoder."""
 SHIFT = 1.0  # of normalised pixels
@@ -44,16 +44,16 @@ BODY = "encoder.body."
 
 
 @audits.register("sanity")
-def sanity(bench: Bench, cases: Cases) -> dict[str, Any]:
+def sanity(bench: AuditContext, cases: EvidenceSet) -> dict[str, Any]:
     """Explain again with altered weights and altered input."""
     with_objects = cases.with_objects()
-    every = np.linspace(0, len(with_objects) - 1, min(PICTURES, len(with_objects))).astype(int)
+    every = np.linspace(0, len(with_objects) - 1, min(IMAGES, len(with_objects))).astype(int)
     chosen = [with_objects[i] for i in every]
     again = _Again(bench, cases)
     kept = bench.kept("sanity", shift=SHIFT, parts=PARTS, patch=PATCH)
-    pictures = bench.through(kept, again, "altering the model", chosen)
-    found = [kept.load(bench.name_of(picture))["alike"] for picture in pictures]  # (J, changes, M) each
-    sure = Bootstrap([each.name for each, values in zip(pictures, found, strict=True) for _ in values])
+    images = bench.through(kept, again, "altering the model", chosen)
+    found = [kept.load(bench.name_of(image))["alike"] for image in images]  # (J, changes, M) each
+    sure = Bootstrap([each.name for each, values in zip(images, found, strict=True) for _ in values])
     alike = np.concatenate(found)
     table = {
         name: {method: sure.mean(alike[:, i, m]).as_dict() for m, method in enumerate(METHODS)}
@@ -67,7 +67,7 @@ def sanity(bench: Bench, cases: Cases) -> dict[str, Any]:
         if method != "attention"
     ]
     return {
-        "altered": {"pictures": len(pictures), "words": len(alike)},
+        "altered": {"images": len(images), "words": len(alike)},
         "randomised": [{"down_to": name, "methods": methods} for name, methods in table.items()],
         "constant_shift": shifted,
         "moved": moved,
@@ -79,27 +79,27 @@ def sanity(bench: Bench, cases: Cases) -> dict[str, Any]:
 class _Again:
     """The same words, explained by altered models."""
 
-    def __init__(self, bench: Bench, cases: Cases) -> None:
+    def __init__(self, bench: AuditContext, cases: EvidenceSet) -> None:
         self.bench, self.cases = bench, cases
         self.stages = randomised(bench.captioner)
         self.names = [*self.stages, "shifted", "moved"]
 
     @cached_property
     def altered(self) -> dict[str, Captioner]:
-        """The altered models by name, made when the first picture needs them."""
+        """The altered models by name, made when the first image needs them."""
         captioner = self.bench.captioner
         stages = {name: shuffled(captioner, first) for name, first in self.stages.items()}
         return {**stages, "shifted": shifted(captioner)}
 
-    def __call__(self, seen: Seen) -> Iterator[Arrays]:
+    def __call__(self, seen: ImageBatch) -> Iterator[Arrays]:
         bench = self.bench
-        heard = [self.cases.of(picture) for picture in seen.pictures]
+        heard = [self.cases.of(image) for image in seen.images]
         before = [strengths(case) for case in heard]  # (J, M, P) each
         found = [np.empty((len(case.objects), len(self.names), len(METHODS))) for case in heard]
         step = bench.captioner.encoder.stride
         for i, name in enumerate(self.names):
             if name == "moved" and seen.boxes is not None:
-                for each in found:  # boxes would have to move along, and some to leave the picture
+                for each in found:  # boxes would have to move along, and some to leave the image
                     each[:, i] = np.nan
                 continue
             if name == "moved":
@@ -114,11 +114,11 @@ class _Again:
     def _maps(
         self,
         captioner: Captioner,
-        seen: Seen,
-        heard: Sequence[Case],
+        seen: ImageBatch,
+        heard: Sequence[ImageEvidence],
         change: Callable[[Tensor], Tensor] = lambda pixels: pixels,
     ) -> list[np.ndarray]:
-        """Of each picture, the maps of its object words by every method, (J, M, S, S)."""
+        """Of each image, the maps of its object words by every method, (J, M, S, S)."""
         bench = self.bench
         asked = [about(case.words.tolist(), case.objects.tolist()) for case in heard]
         wanted = question(asked, bench.model.vocabulary, None, bench.device)
@@ -129,7 +129,7 @@ class _Again:
         return [maps[: len(case.objects), row] for row, case in enumerate(heard)]
 
 
-def strengths(case: Case) -> np.ndarray:
+def strengths(case: ImageEvidence) -> np.ndarray:
     """Of each object word and method, the strength of the map over patches, (J, M, P)."""
     return np.abs(np.stack([patch_sums(case.maps[method]) for method in METHODS], axis=1))
 
@@ -163,29 +163,29 @@ class Shifted(nn.Module):
         """As the encoder's, and the constant."""
         return self.encoder.normalise(pixels) + SHIFT
 
-    def annotate(self, x: Tensor, boxes: Tensor | None = None) -> Annotations:
+    def encode_normalised(self, x: Tensor, boxes: Tensor | None = None) -> Features:
         """As the encoder's, without the constant."""
-        return self.encoder.annotate(x - SHIFT, boxes)
+        return self.encoder.encode_normalised(x - SHIFT, boxes)
 
-    def forward(self, pixels: Tensor, boxes: Tensor | None = None) -> Annotations:
+    def forward(self, pixels: Tensor, boxes: Tensor | None = None) -> Features:
         """As the encoder's."""
-        return self.annotate(self.normalise(pixels), boxes)
+        return self.encode_normalised(self.normalise(pixels), boxes)
 
 
 def shifted(captioner: Captioner) -> Captioner:
-    """A captioner that says the same of the same pictures, with a constant added to its input."""
+    """A captioner that says the same of the same images, with a constant added to its input."""
     copy = deepcopy(captioner)
     copy.encoder = Shifted(copy.encoder)  # type: ignore[assignment]
     return copy
 
 
-def _untouched(cases: Cases) -> dict[str, Any]:
+def _untouched(cases: EvidenceSet) -> dict[str, Any]:
     """Two words of a caption, and two methods, held against one another."""
     whose, pairs, between = [], [], []
-    for picture in cases.with_objects():
-        values = strengths(cases.of(picture))  # (J, M, P)
+    for image in cases.with_objects():
+        values = strengths(cases.of(image))  # (J, M, P)
         for i, j in combinations(range(len(values)), 2):
-            whose.append(picture.name)
+            whose.append(image.name)
             pairs.append(rank_correlation(values[i], values[j]))  # (M,)
         between += [rank_correlation(each[:, None], each[None]) for each in values]  # (M, M) each
     sure = Bootstrap(whose)

@@ -4,7 +4,7 @@
     ECE = Σ_b n_b / N |mean predicted_b − share true_b|  over equal-width bins b of the predicted probability
     ρ   = the correlation of ranks (Spearman); equal values have their mean rank
 
-Intervals are percentile bootstraps of 95 % (Efron, 1979) that draw whole pictures. NaN is an item without a value
+Intervals are percentile bootstraps of 95 % (Efron, 1979) that draw whole images. NaN is an item without a value
 and is left out; where nothing is left the answer is NaN, and nothing is warned of.
 """
 
@@ -50,7 +50,7 @@ NOTHING = Estimate(math.nan, math.nan, math.nan, 0)
 
 
 class Bootstrap:
-    """Pictures are drawn with replacement, not words: words of one picture are not independent.
+    """Images are drawn with replacement, not words: words of one image are not independent.
 
     All statistics of one `Bootstrap` see the same draws, so that differences between them are paired.
 
@@ -58,9 +58,9 @@ class Bootstrap:
     Estimate(value=2.0, low=1.0, high=4.0, n=3)
     """
 
-    def __init__(self, pictures: Sequence[int | str], draws: int = 2000, seed: int = 0) -> None:
-        """`pictures` names the picture of each of N items."""
-        names, self._owner = np.unique(np.asarray(pictures), return_inverse=True)  # (P,), (N,)
+    def __init__(self, images: Sequence[int | str], draws: int = 2000, seed: int = 0) -> None:
+        """`images` names the image of each of N items."""
+        names, self._owner = np.unique(np.asarray(images), return_inverse=True)  # (P,), (N,)
         count = len(names)
         drawn = np.random.default_rng(seed).integers(max(count, 1), size=(draws, count))  # (draws, P)
         cells = drawn + count * np.arange(draws)[:, None]
@@ -77,7 +77,7 @@ class Bootstrap:
         there = ~np.isnan(values)
         if not there.any():
             return NOTHING
-        sums, counts = (self._by_picture(each) for each in (np.where(there, values, 0), there))  # (P,)
+        sums, counts = (self._by_image(each) for each in (np.where(there, values, 0), there))  # (P,)
         times = self._times.astype(float)
         return _estimate(values[there].mean(), _ratio(times @ sums, times @ counts), there)
 
@@ -99,7 +99,7 @@ class Bootstrap:
         draws = auc(one, truth, weights) - auc(other, truth, weights)
         return _estimate(auc(one, truth) - auc(other, truth), draws, there)
 
-    def _by_picture(self, values: np.ndarray) -> np.ndarray:
+    def _by_image(self, values: np.ndarray) -> np.ndarray:
         return np.bincount(self._owner, values, minlength=self._times.shape[1])
 
 

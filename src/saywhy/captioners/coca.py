@@ -1,11 +1,11 @@
 """A contrastive captioner after CoCa (Yu et al. 2022, https://arxiv.org/abs/2205.01917).
 
-It captions pictures, and it says how well a caption matches a picture. With annotations a_1 … a_L:
+It captions images, and it says how well a caption matches an image. With features a_1 … a_L:
 
-    p_0 … p_Q = pooler(a)              learned queries that attend over the annotations; p_0 is the picture's own
+    p_0 … p_Q = pooler(a)              learned queries that attend over the features; p_0 is the image's own
     u         = unimodal(words)        causal layers that see words alone
     logits    = multimodal(u, p)       further layers that also look at pooled vectors
-    x, y      = W_x p_0, W_y u_end     embeddings of picture and caption, made of length one
+    x, y      = W_x p_0, W_y u_end     embeddings of image and caption, made of length one
     loss      = −log p(words) − ½ log softmax_j(s x_i · y_j)_i − ½ log softmax_j(s y_i · x_j)_i
 
 Which pooled vectors the multimodal layers look at is what Kornblith et al. (2023, https://arxiv.org/abs/2307.16686)
@@ -25,11 +25,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from saywhy.captioners.base import Captioner, CaptionerSettings, Glance, Lesson, State, Step, captioners
-from saywhy.captioners.transformer import Attention, Layer, positions
+from saywhy.captioners.base import Attention, Captioner, CaptionerSettings, State, Step, TeacherForced, captioners
+from saywhy.captioners.transformer import Layer, MultiHeadAttention, positions
 from saywhy.data.vocabulary import END
-from saywhy.encoders.annotations import Annotations
 from saywhy.encoders.base import Encoder
+from saywhy.encoders.features import Features
 from saywhy.errors import UserError
 from saywhy.registry import Registry
 
@@ -64,7 +64,7 @@ class CoCaSettings(CaptionerSettings):
         width: of words, pooled vectors and embeddings.
         heads: of every attention.
         unimodal: layers that see words alone.
-        multimodal: layers after them that see the picture.
+        multimodal: layers after them that see the image.
         queries: Q, pooled vectors for the decoder; the bottleneck has no use for them.
         dropout: of word embeddings, attention output and MLP output.
         contrastive: weight of the contrastive loss; with 0 there is no contrastive head.
@@ -100,31 +100,31 @@ class CoCaState(State):
 
 
 class Pooler(nn.Module):
-    """Learned queries that each make one vector of the annotations."""
+    """Learned queries that each make one vector of the features."""
 
-    def __init__(self, annotation: int, queries: int, settings: CoCaSettings) -> None:
+    def __init__(self, feature: int, queries: int, settings: CoCaSettings) -> None:
         super().__init__()
         self.queries = nn.Parameter(torch.randn(queries, settings.width))
-        self.before = nn.LayerNorm(annotation)
-        self.attention = Attention(settings.width, settings.heads, annotation)
+        self.before = nn.LayerNorm(feature)
+        self.attention = MultiHeadAttention(settings.width, settings.heads, feature)
         self.after = nn.LayerNorm(settings.width)
 
-    def forward(self, annotations: Annotations) -> tuple[Tensor, Tensor]:
-        """Pooled vectors (B, P, width), and their attention over the annotations (B, P, L), the mean of the heads."""
-        hidden = None if annotations.mask is None else ~annotations.mask[:, None, None]  # (B, 1, 1, L)
-        remembered = self.attention.remember(self.before(annotations.vectors))
+    def forward(self, features: Features) -> tuple[Tensor, Tensor]:
+        """Pooled vectors (B, P, width), and their attention over the features (B, P, L), the mean of the heads."""
+        hidden = None if features.mask is None else ~features.mask[:, None, None]  # (B, 1, 1, L)
+        remembered = self.attention.remember(self.before(features.vectors))
         pooled, A = self.attention(self.queries.unsqueeze(0), remembered, hidden)
         return self.after(pooled), A.mean(dim=1)
 
 
 @conditionings.register("attention")
 class AttentionPooling(Conditioning):
-    """Each word attends to the pooled vectors it needs."""
+    """Each word attention_modes to the pooled vectors it needs."""
 
     def __init__(self, settings: CoCaSettings) -> None:
         super().__init__(settings)
         self.norm = nn.LayerNorm(settings.width)
-        self.attention = Attention(settings.width, settings.heads)
+        self.attention = MultiHeadAttention(settings.width, settings.heads)
 
     def remember(self, pooled: Tensor) -> Tensor:
         """Keys and values, (B, 2, heads, P, d)."""
@@ -138,7 +138,7 @@ class AttentionPooling(Conditioning):
 
 @conditionings.register("bottleneck")
 class Bottleneck(Conditioning):
-    """Attention over one vector is a linear map of it: whatever is asked, there is nowhere else to look."""
+    """MultiHeadAttention over one vector is a linear map of it: whatever is asked, there is nowhere else to look."""
 
     def __init__(self, settings: CoCaSettings) -> None:
         super().__init__(settings)
@@ -172,17 +172,17 @@ class MultimodalLayer(Layer):
 
 
 class ContrastiveHead(nn.Module):
-    """Pictures and captions as directions in one space."""
+    """Images and captions as directions in one space."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.of_picture = nn.Linear(width, width, bias=False)
+        self.of_image = nn.Linear(width, width, bias=False)
         self.of_caption = nn.Linear(width, width, bias=False)
         self.log_scale = nn.Parameter(torch.tensor(-math.log(0.07)))  # s = 1 / temperature, from the paper's start
 
-    def forward(self, pictures: Tensor, captions: Tensor) -> Tensor:
-        """Cosine similarity (B, N) of pictures (B, width) and captions (N, width)."""
-        x, y = self.of_picture(pictures), self.of_caption(captions)
+    def forward(self, images: Tensor, captions: Tensor) -> Tensor:
+        """Cosine similarity (B, N) of images (B, width) and captions (N, width)."""
+        x, y = self.of_image(images), self.of_caption(captions)
         with torch.autocast(x.device.type, enabled=False):  # s makes up to a hundred of what bfloat16 rounds away
             x, y = (F.normalize(each.to(self.log_scale.dtype), dim=-1) for each in (x, y))
             return x @ y.T
@@ -199,7 +199,7 @@ class CoCa(Captioner[CoCaState]):
 
     name = "coca"
     Settings = CoCaSettings
-    thinks_by_attention = True
+    propagates_through_attention = True
 
     def __init__(self, encoder: Encoder, words: int, settings: CoCaSettings) -> None:
         super().__init__(encoder, words, settings)
@@ -214,35 +214,35 @@ class CoCa(Captioner[CoCaState]):
         self.dropout = nn.Dropout(settings.dropout)
         self.contrastive = ContrastiveHead(width) if settings.contrastive else None
 
-    def start(self, annotations: Annotations) -> CoCaState:
-        """Pool the annotations, and let each multimodal layer prepare what it will look at."""
-        pooled, pooling = (part[:, self.seen] for part in self.pooler(annotations))  # (B, P, width), (B, P, L)
+    def start(self, features: Features) -> CoCaState:
+        """Pool the features, and let each multimodal layer prepare what it will look at."""
+        pooled, pooling = (part[:, self.seen] for part in self.pooler(features))  # (B, P, width), (B, P, L)
         remembered = [layer.remember(pooled) for layer in self.multimodal]  # type: ignore[operator]
-        return CoCaState(self._silence(len(annotations)), torch.stack(remembered, dim=1), pooling)
+        return CoCaState(self._silence(len(features)), torch.stack(remembered, dim=1), pooling)
 
     def step(self, words: Tensor, state: CoCaState) -> Step[CoCaState]:
         """Read one word, with what was kept of those before it."""
         logits, state, alpha = self._read(words.unsqueeze(1), state)
-        return Step(logits.squeeze(1), state, Glance(alpha.squeeze(1)))
+        return Step(logits.squeeze(1), state, Attention(alpha.squeeze(1)))
 
-    def forward(self, annotations: Annotations, captions: Tensor) -> tuple[Tensor, Glance]:
+    def forward(self, features: Features, captions: Tensor) -> tuple[Tensor, Attention]:
         """As `step`, all words at once."""
-        logits, _, alpha = self._read(captions, self.start(annotations))
-        return logits, Glance(alpha)  # (B, T, V), alpha (B, T, L)
+        logits, _, alpha = self._read(captions, self.start(features))
+        return logits, Attention(alpha)  # (B, T, V), alpha (B, T, L)
 
-    def own_loss(self, lesson: Lesson) -> Tensor | None:
-        """The contrastive loss, (N,), of captions that have words and were taught with their picture."""
+    def auxiliary_loss(self, forced: TeacherForced) -> Tensor | None:
+        """The contrastive loss, (N,), of captions that have words and were taught with their image."""
         if self.contrastive is None:
             return None
-        similarity = self.match(lesson.annotations, lesson.words)  # (N, N)
-        taught = lesson.pictured & lesson.spoken.any(dim=1)
-        return self.settings.contrastive * info_nce(self.contrastive.scale * similarity, taught, lesson.owner)
+        similarity = self.match(forced.features, forced.words)  # (N, N)
+        taught = forced.has_image & forced.spoken.any(dim=1)
+        return self.settings.contrastive * info_nce(self.contrastive.scale * similarity, taught, forced.owner)
 
-    def match(self, annotations: Annotations, captions: Tensor) -> Tensor:
-        """Cosine similarity (B, N) of every picture with every caption (N, T) from `<start>` to `<end>`, padded."""
+    def match(self, features: Features, captions: Tensor) -> Tensor:
+        """Cosine similarity (B, N) of every image with every caption (N, T) from `<start>` to `<end>`, padded."""
         if self.contrastive is None:
-            raise UserError("this coca was trained with contrastive = 0, and cannot match pictures with captions")
-        pooled, _ = self.pooler(annotations)
+            raise UserError("this coca was trained with contrastive = 0, and cannot match images with captions")
+        pooled, _ = self.pooler(features)
         u, _ = self._listen(captions, self._silence(len(captions)))  # (N, T, width)
         end = (captions == END).int().argmax(dim=1)  # a caption of padding alone has none, and counts nowhere
         return self.contrastive(pooled[:, 0], u[torch.arange(len(u), device=u.device), end])
@@ -273,10 +273,10 @@ class CoCa(Captioner[CoCaState]):
 
 
 def info_nce(logits: Tensor, taught: Tensor, owner: Tensor) -> Tensor:
-    """−½ log p(own caption | picture) − ½ log p(own picture | caption) of each pair, (N,), among those of a batch.
+    """−½ log p(own caption | image) − ½ log p(own image | caption) of each pair, (N,), among those of a batch.
 
-    `logits` (N, N) compare picture i with caption j. Rows that are not `taught` (N,) cost nothing and tempt nobody,
-    and neither do other captions of the same picture, `owner` (N,): they are true of it too. Alone, a pair costs
+    `logits` (N, N) compare image i with caption j. Rows that are not `taught` (N,) cost nothing and tempt nobody,
+    and neither do other captions of the same image, `owner` (N,): they are true of it too. Alone, a pair costs
     nothing, so that any batch has a loss, and every weight a gradient.
     """
     itself = torch.eye(len(logits), dtype=torch.bool, device=logits.device)

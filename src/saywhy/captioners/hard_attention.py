@@ -9,7 +9,7 @@ and training maximises a lower bound of log p(y | a), L_s = Σ_s p(s | a) log p(
     ∂L_s ≈ ∂log p(y | s̃, a) + λ_r (log p(y | s̃, a) − b) ∂log p(s̃ | a) + λ_e ∂H[s̃]
 
 with b ← 0.9 b + 0.1 log p(y | s̃, a), and with probability ½ a caption takes in the expected context Σ α_i a_i
-instead of a place. The first term is the log-likelihood every captioner is trained on; `own_loss` is the rest.
+instead of a place. The first term is the log-likelihood every captioner is trained on; `auxiliary_loss` is the rest.
 With λ_r = 1 and λ_e = 0 the estimate is unbiased, whatever b is; b used here is the one before this batch, so
 that it does not depend on what the batch drew.
 
@@ -30,10 +30,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from saywhy.captioners.base import Lesson, captioners
+from saywhy.captioners.base import TeacherForced, captioners
 from saywhy.captioners.soft_attention import SoftAttention, SoftAttentionSettings, SoftAttentionState
-from saywhy.encoders.annotations import Annotations
 from saywhy.encoders.base import Encoder
+from saywhy.encoders.features import Features
 from saywhy.errors import UserError, closest
 
 COINS = ("caption", "batch")
@@ -90,7 +90,7 @@ class HardAttention(SoftAttention):
 
     name = "hard-attention"
     Settings = HardAttentionSettings
-    attends = ("expected", "sampled", "argmax")
+    attention_modes = ("expected", "sampled", "argmax")
     settings: HardAttentionSettings
     baseline: Tensor
 
@@ -99,17 +99,17 @@ class HardAttention(SoftAttention):
         self.register_buffer("baseline", torch.tensor(torch.nan))
         self._dice: torch.Generator | None = None
 
-    def start(self, annotations: Annotations) -> HardAttentionState:
+    def start(self, features: Features) -> HardAttentionState:
         """Soft attention's beginning; in training a coin decides who draws."""
-        begun = super().start(annotations)
-        rows, device = len(annotations), annotations.vectors.device
+        begun = super().start(features)
+        rows, device = len(features), features.vectors.device
         if self.training:
             coins = torch.rand(1 if self.settings.coin == "batch" else rows, device=device)
             soft, self._dice = (coins < self.settings.expected).expand(rows), None
         else:
             soft = torch.full((rows,), self.attend == "expected", device=device)
-            self._dice = torch.Generator(device).manual_seed(0)  # the same pictures are captioned the same
-        return HardAttentionState(begun.h, begun.c, begun.annotations, begun.keys, soft)
+            self._dice = torch.Generator(device).manual_seed(0)  # the same images are captioned the same
+        return HardAttentionState(begun.h, begun.c, begun.features, begun.keys, soft)
 
     def _places(self, alpha: Tensor, state: SoftAttentionState) -> tuple[Tensor, Tensor | None]:
         """One place, or α of each where the expected context is taken in; and the place, −1 where there is none."""
@@ -121,21 +121,21 @@ class HardAttention(SoftAttention):
         one = F.one_hot(place, alpha.shape[-1]).to(alpha)  # (B, L)
         return torch.where(state.soft[:, None], alpha, one), torch.where(state.soft, -1, place)
 
-    def own_loss(self, lesson: Lesson) -> Tensor:
+    def auxiliary_loss(self, forced: TeacherForced) -> Tensor:
         """−λ_r (log p(y | s̃) − b) log p(s̃) − λ_e H[s̃] of each caption, (N,)."""
-        alpha, drawn = lesson.glance.alpha.clamp(min=SMALLEST), lesson.glance.drawn
+        alpha, drawn = forced.attention.alpha.clamp(min=SMALLEST), forced.attention.drawn
         assert drawn is not None
-        is_drawn = (drawn >= 0) & lesson.spoken  # (N, T)
+        is_drawn = (drawn >= 0) & forced.spoken  # (N, T)
         log_s = alpha.gather(-1, drawn.clamp(min=0).unsqueeze(-1)).squeeze(-1).log() * is_drawn  # (N, T)
-        entropy = torch.special.entr(alpha).sum(dim=-1) * lesson.spoken  # (N, T)
+        entropy = torch.special.entr(alpha).sum(dim=-1) * forced.spoken  # (N, T)
         how = self.settings
-        gained = how.reward_weight * self._advantage(lesson, is_drawn) * log_s + how.entropy_weight * entropy
+        gained = how.reward_weight * self._advantage(forced, is_drawn) * log_s + how.entropy_weight * entropy
         return -gained.sum(dim=1)
 
     @torch.no_grad()
-    def _advantage(self, lesson: Lesson, is_drawn: Tensor) -> Tensor:
+    def _advantage(self, forced: TeacherForced, is_drawn: Tensor) -> Tensor:
         """The reward less b, (N, T) or (N, 1); b moves on."""
-        log_p, spoken, how = lesson.log_p, lesson.spoken, self.settings.reward
+        log_p, spoken, how = forced.log_p, forced.spoken, self.settings.reward
         rewards = log_p if how == "onward" else log_p.sum(dim=1, keepdim=True)  # (N, T) or (N, 1)
         if how == "mean":
             rewards = rewards / spoken.sum(dim=1, keepdim=True).clamp(min=1)

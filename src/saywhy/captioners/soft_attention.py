@@ -1,6 +1,6 @@
 """Show, attend and tell with soft attention (Xu et al. 2015, https://arxiv.org/abs/1502.03044).
 
-With annotations a_1 … a_L (D each), the word before y, and the state (h, c) before it:
+With features a_1 … a_L (D each), the word before y, and the state (h, c) before it:
 
     e_i = v · tanh(W_a a_i + W_h h)  or  a_i · W h            the two scoring functions
     α   = softmax(e)                                          (L)
@@ -9,7 +9,7 @@ With annotations a_1 … a_L (D each), the word before y, and the state (h, c) b
     h, c ← LSTM([E y; z], h, c)
     p(word) ∝ exp L_o(E y + L_h h + L_z z)                    the deep output
 
-h₀ and c₀ are two MLPs of the mean annotation. Where the authors' code differs from the paper (a tanh inside the
+h₀ and c₀ are two MLPs of the mean feature. Where the authors' code differs from the paper (a tanh inside the
 deep output, zeros instead of an embedded start marker) this follows the paper, and embeds the marker.
 """
 
@@ -22,17 +22,17 @@ import torch
 from torch import Tensor, nn
 
 from saywhy.captioners.base import (
+    Attention,
     Captioner,
     CaptionerSettings,
-    Glance,
     State,
     Step,
+    active_rows,
     captioners,
-    over_time,
-    rows_in_use,
+    stack_over_time,
 )
-from saywhy.encoders.annotations import Annotations
 from saywhy.encoders.base import Encoder
+from saywhy.encoders.features import Features
 from saywhy.errors import UserError
 from saywhy.registry import Registry
 
@@ -40,12 +40,12 @@ from saywhy.registry import Registry
 class Score(nn.Module, ABC):
     """How well a place suits what the LSTM looks for."""
 
-    def __init__(self, annotation: int, settings: SoftAttentionSettings) -> None:
+    def __init__(self, feature: int, settings: SoftAttentionSettings) -> None:
         super().__init__()
 
     @abstractmethod
     def keys(self, vectors: Tensor) -> Tensor:
-        """What can be made of annotations (B, L, D) before any word: (B, L, A)."""
+        """What can be made of features (B, L, D) before any word: (B, L, A)."""
 
     @abstractmethod
     def forward(self, keys: Tensor, h: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ class SoftAttentionSettings(CaptionerSettings):
         hidden: n, of the LSTM.
         attention: width of the MLP score's hidden layer.
         score: "mlp" or "bilinear".
-        dropout: of word embeddings, annotations' context, LSTM output and deep output.
+        dropout: of word embeddings, features' context, LSTM output and deep output.
         tie: L_o shares the embedding matrix E.
     """
 
@@ -85,11 +85,11 @@ class SoftAttentionSettings(CaptionerSettings):
 
 @dataclass(frozen=True)
 class SoftAttentionState(State):
-    """h, c (B, n); the annotations, and what the score function makes of them once a picture."""
+    """h, c (B, n); the features, and what the score function makes of them once an image."""
 
     h: Tensor
     c: Tensor
-    annotations: Annotations
+    features: Features
     keys: Tensor  # (B, L, A)
 
 
@@ -97,9 +97,9 @@ class SoftAttentionState(State):
 class MLPScore(Score):
     """e_i = v · tanh(W_a a_i + W_h h)."""
 
-    def __init__(self, annotation: int, settings: SoftAttentionSettings) -> None:
-        super().__init__(annotation, settings)
-        self.of_annotation = nn.Linear(annotation, settings.attention)
+    def __init__(self, feature: int, settings: SoftAttentionSettings) -> None:
+        super().__init__(feature, settings)
+        self.of_annotation = nn.Linear(feature, settings.attention)
         self.of_hidden = nn.Linear(settings.hidden, settings.attention, bias=False)
         self.v = nn.Linear(settings.attention, 1, bias=False)
 
@@ -116,9 +116,9 @@ class MLPScore(Score):
 class BilinearScore(Score):
     """e_i = a_i · W h."""
 
-    def __init__(self, annotation: int, settings: SoftAttentionSettings) -> None:
-        super().__init__(annotation, settings)
-        self.of_annotation = nn.Linear(annotation, settings.hidden, bias=False)
+    def __init__(self, feature: int, settings: SoftAttentionSettings) -> None:
+        super().__init__(feature, settings)
+        self.of_annotation = nn.Linear(feature, settings.hidden, bias=False)
 
     def keys(self, vectors: Tensor) -> Tensor:
         """Wᵀ a_i, (B, L, n): the same product, with the part that no word changes done first."""
@@ -129,8 +129,8 @@ class BilinearScore(Score):
         return torch.bmm(keys, h.unsqueeze(-1)).squeeze(-1)
 
 
-def _initial_state(annotation: int, hidden: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(annotation, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.Tanh())
+def _initial_state(feature: int, hidden: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(feature, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.Tanh())
 
 
 @captioners.register("soft-attention")
@@ -142,53 +142,53 @@ class SoftAttention(Captioner[SoftAttentionState]):
 
     def __init__(self, encoder: Encoder, words: int, settings: SoftAttentionSettings) -> None:
         super().__init__(encoder, words, settings)
-        annotation, m, n = encoder.width, settings.embedding, settings.hidden
+        feature, m, n = encoder.width, settings.embedding, settings.hidden
         self.E = nn.Embedding(words, m)
-        self.h0 = _initial_state(annotation, n)
-        self.c0 = _initial_state(annotation, n)
-        self.score: Score = scores[settings.score](annotation, settings)
+        self.h0 = _initial_state(feature, n)
+        self.c0 = _initial_state(feature, n)
+        self.score: Score = scores[settings.score](feature, settings)
         self.gate = nn.Linear(n, 1)
-        self.lstm = nn.LSTMCell(m + annotation, n)
+        self.lstm = nn.LSTMCell(m + feature, n)
         self.L_h = nn.Linear(n, m)
-        self.L_z = nn.Linear(annotation, m, bias=False)
+        self.L_z = nn.Linear(feature, m, bias=False)
         self.L_o = nn.Linear(m, words)
         self.dropout = nn.Dropout(settings.dropout)
         nn.init.normal_(self.E.weight, std=m**-0.5)
         if settings.tie:
             self.L_o.weight = self.E.weight
 
-    def start(self, annotations: Annotations) -> SoftAttentionState:
-        """h₀ and c₀ from the mean annotation."""
-        mean = annotations.mean()  # (B, D)
-        keys = self.score.keys(annotations.vectors)
-        return SoftAttentionState(self.h0(mean), self.c0(mean), annotations, keys)
+    def start(self, features: Features) -> SoftAttentionState:
+        """h₀ and c₀ from the mean feature."""
+        mean = features.mean()  # (B, D)
+        keys = self.score.keys(features.vectors)
+        return SoftAttentionState(self.h0(mean), self.c0(mean), features, keys)
 
     def step(self, words: Tensor, state: SoftAttentionState) -> Step[SoftAttentionState]:
         """Look, remember, and score the next word."""
         Ey = self.dropout(self.E(words))
-        state, z, glance = self._look(Ey, state)
-        return Step(self._speak(Ey, state.h, z), state, glance)
+        state, z, attention = self._look(Ey, state)
+        return Step(self._speak(Ey, state.h, z), state, attention)
 
-    def forward(self, annotations: Annotations, captions: Tensor) -> tuple[Tensor, Glance]:
+    def forward(self, features: Features, captions: Tensor) -> tuple[Tensor, Attention]:
         """As `step` word by word, with embeddings and the deep output done for all words at once."""
         Ey = self.dropout(self.E(captions))  # (B, T, m)
-        state = self.start(annotations)
-        hs, zs, glances = [], [], []
-        for t, rows in enumerate(rows_in_use(captions)):
-            state, z, glance = self._look(Ey[:rows, t], state.first(rows))
+        state = self.start(features)
+        hs, zs, attentions = [], [], []
+        for t, rows in enumerate(active_rows(captions)):
+            state, z, attention = self._look(Ey[:rows, t], state.first(rows))
             hs.append(state.h)
             zs.append(z)
-            glances.append(glance)
-        return self._speak(Ey, over_time(hs), over_time(zs)), Glance.of_words(glances)
+            attentions.append(attention)
+        return self._speak(Ey, stack_over_time(hs), stack_over_time(zs)), Attention.of_words(attentions)
 
-    def _look(self, Ey: Tensor, state: SoftAttentionState) -> tuple[SoftAttentionState, Tensor, Glance]:
-        """The next state, z (B, D), and the glance."""
-        alpha = state.annotations.attend(self.score(state.keys, state.h))  # (B, L)
+    def _look(self, Ey: Tensor, state: SoftAttentionState) -> tuple[SoftAttentionState, Tensor, Attention]:
+        """The next state, z (B, D), and the attention."""
+        alpha = state.features.attend(self.score(state.keys, state.h))  # (B, L)
         weights, drawn = self._places(alpha, state)
         beta = torch.sigmoid(self.gate(state.h))  # (B, 1)
-        z = beta * torch.bmm(weights.unsqueeze(1), state.annotations.vectors).squeeze(1)  # (B, D)
+        z = beta * torch.bmm(weights.unsqueeze(1), state.features.vectors).squeeze(1)  # (B, D)
         h, c = self.lstm(torch.cat([Ey, z], dim=-1), (state.h, state.c))
-        return replace(state, h=h, c=c), z, Glance(alpha, beta.squeeze(-1), drawn)
+        return replace(state, h=h, c=c), z, Attention(alpha, beta.squeeze(-1), drawn)
 
     def _places(self, alpha: Tensor, state: SoftAttentionState) -> tuple[Tensor, Tensor | None]:
         """How much of each place is taken in (B, L), and which was drawn: soft attention takes in α of each."""

@@ -28,7 +28,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None = None) -> tup
     return A @ v, A
 
 
-class Attention(nn.Module):
+class MultiHeadAttention(nn.Module):
     """Several heads that look from vectors of `width` numbers at vectors of `memory` numbers."""
 
     def __init__(self, width: int, heads: int, memory: int | None = None) -> None:
@@ -59,7 +59,7 @@ class Layer(nn.Module):
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(width)
-        self.attention = Attention(width, heads)
+        self.attention = MultiHeadAttention(width, heads)
         self.mlp_norm = nn.LayerNorm(width)
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
         self.dropout = nn.Dropout(dropout)
@@ -70,7 +70,7 @@ class Layer(nn.Module):
         return self.think(x), said
 
     def listen(self, x: Tensor, said: Tensor) -> tuple[Tensor, Tensor]:
-        """The half that attends to the words so far."""
+        """The half that attention_modes to the words so far."""
         normed = self.attention_norm(x)
         said = torch.cat([said, self.attention.remember(normed)], dim=-2)  # (B, 2, heads, t + T, d)
         heard, _ = self.attention(normed, said, later(x.shape[1], said.shape[-2], x.device))

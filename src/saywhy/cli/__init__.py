@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from saywhy.cli import audit, caption, data, evaluate, explain, models, results, train
-from saywhy.cli.complain import complain
+from saywhy.cli.common import print_error
 from saywhy.cli.options import FLAG, examples
 from saywhy.errors import UserError
-from saywhy.version import saywhy_version
+from saywhy.provenance import saywhy_version
 
 UsageError: Any = typer.BadParameter.__base__  # typer does not export it, and carries a click of its own or not
 VERBOSE = ("-v", "--verbose")
@@ -61,7 +61,7 @@ def options(
 
 
 def main() -> None:
-    """Run a command; a user's mistake is one line on stderr and exit code 2."""
+    """Trainer a command; a user's mistake is one line on stderr and exit code 2."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name may hold what the terminal cannot print
         sys.stdout.reconfigure(errors="backslashreplace")
     asked = [word for word in sys.argv[1:] if word not in VERBOSE]  # one adds -v to the end of what just failed
@@ -73,11 +73,11 @@ def main() -> None:
     except UsageError as error:
         if error.__class__.__name__ != "NoArgsIsHelpError":  # that one has shown the help
             where = error.ctx.command_path if error.ctx else "saywhy"
-            complain(f"{error.format_message().rstrip('.')} (see {where} --help)")
+            print_error(f"{error.format_message().rstrip('.')} (see {where} --help)")
     except (UserError, OSError) as error:
         if verbose:
             traceback.print_exc()
-        complain(error if isinstance(error, UserError) else _reason(error))
+        print_error(error if isinstance(error, UserError) else _reason(error))
     sys.exit(2)
 
 

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from saywhy.cli.complain import Faults, complain
+from saywhy.cli.common import Failures, check_writable, print_error
 from saywhy.cli.options import (
     FLAG,
     OUTPUT,
     Data,
     Device,
-    Images,
+    ImageFolder,
     JsonLines,
     Model,
     OwnBatch,
@@ -23,13 +23,12 @@ from saywhy.cli.options import (
     Workers,
     examples,
 )
-from saywhy.cli.writable import refuse_unwritable
 from saywhy.errors import UserError
 
 RISK = "The risk that a word is made up"
 EPILOG = examples(
     "saywhy audit all --data flickr8k --out audits",
-    "saywhy audit localisation --data flickr8k --model runs/ada-lstm --pictures 100 --out audits",
+    "saywhy audit localisation --data flickr8k --model runs/ada-lstm --limit 100 --out audits",
     "saywhy audit risk --data flickr8k --model runs/ada-lstm --fit dev --save-risk --out audits",
 )
 
@@ -42,8 +41,8 @@ def audit(
         typer.Option(metavar="DIR", help="Write audit-MODEL-NAME.json and pages there.", show_default=False),
     ],
     model: Model = None,
-    split: Annotated[str, typer.Option(metavar="train|dev|test", help="Which pictures.")] = "test",
-    pictures: Annotated[
+    split: Annotated[str, typer.Option(metavar="train|dev|test", help="Which images.")] = "test",
+    limit: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="So many of them, evenly spread.", show_default="all"),
     ] = None,
@@ -63,7 +62,7 @@ def audit(
         str, typer.Option(metavar="NAME", help="The rules of LRP, as of saywhy explain.")
     ] = "epsilon-plus",
     reader: Reader = None,
-    images: Images = None,
+    image_folder: ImageFolder = None,
     regions: Regions = None,
     fit: Annotated[
         str | None,
@@ -88,7 +87,7 @@ def audit(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Keep what was found out of each picture there; an interrupted audit goes on from it.",
+            help="Keep what was found out of each image there; an interrupted audit goes on from it.",
             show_default="OUT/cache",
             rich_help_panel=OUTPUT,
         ),
@@ -97,25 +96,25 @@ def audit(
     workers: Workers = None,
     device: Device = "auto",
 ) -> None:
-    """Test whether a model's explanations are true, on pictures that people described.
+    """Test whether a model's explanations are true, on images that people described.
 
-    picture-ablation, word-ablation: is the word still said without what was relevant for it?
+    image-ablation, word-ablation: is the word still said without what was relevant for it?
     localisation: do maps lie where the things are?
     hallucination, risk: can made-up words be told from true ones, and how surely?
     sanity: do maps depend on what was learnt?
     """
-    refuse_unwritable("--out", out, folder=True)
-    refuse_unwritable("--cache", cache, folder=True)
+    check_writable("--out", out, folder=True)
+    check_writable("--cache", cache, folder=True)
 
     from saywhy.cli import auditing
 
     names = auditing.chosen(name, fit, save_risk)
-    faults = Faults()
+    faults = Failures()
     asked = auditing.Asked(
-        model, data, reader, images, split, pictures, boxes, objects, composite, regions, fit, batch, workers, device
+        model, data, reader, image_folder, split, limit, boxes, objects, composite, regions, fit, batch, workers, device
     )
     if save_risk:
-        refuse_unwritable("--save-risk", auditing.folder_of(model), folder=True)
+        check_writable("--save-risk", auditing.folder_of(model), folder=True)
     bench = auditing.bench(names, asked, cache or out / "cache", faults)
     if save_risk and bench.fitting is None:
         raise UserError(
@@ -124,7 +123,7 @@ def audit(
     for result in auditing.run(names, bench):
         path = auditing.save(out, result)
         for line in auditing.notes(result):
-            complain(line)
+            print_error(line)
         if save_risk and result["audit"] == "risk":
             auditing.save_risk(result, asked, faults)
         if as_json:

@@ -11,20 +11,20 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from saywhy.audits import running
-from saywhy.audits.bench import Bench
-from saywhy.cli.complain import Faults, complain
+from saywhy.audits import runner
+from saywhy.audits.context import AuditContext
+from saywhy.cli.common import Failures, print_error
 from saywhy.cli.progress import stages
 from saywhy.data.datasets import Dataset, read
-from saywhy.data.objects import ObjectWords
+from saywhy.data.object_words import ObjectWords
 from saywhy.data.phrases import find_phrases
 from saywhy.data.region_inputs import find_regions
 from saywhy.data.splits import split_name
 from saywhy.errors import UserError
 from saywhy.explain.composites import composite
-from saywhy.explain.risk import OBJECTS, RISK, Risk
+from saywhy.hallucination.risk import OBJECTS, RISK, Risk
 
-save = running.save
+save = runner.save
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Asked:
     model: str | None
     data: Path
     reader: str | None
-    images: Path | None
+    image_folder: Path | None
     split: str
-    pictures: int | None
+    limit: int | None
     boxes: Path | None
     objects: Path | None
     composite: str
@@ -49,28 +49,28 @@ class Asked:
 
 def chosen(name: str, fit: str | None, save_risk: bool) -> tuple[str, ...]:
     """The audits that are asked for."""
-    names = running.chosen(name)
+    names = runner.chosen(name)
     if "risk" not in names and (fit or save_risk):
         raise UserError(f"--fit and --save-risk are of the audit risk, and not of {name}")
     return names
 
 
-def bench(names: Sequence[str], asked: Asked, cache: Path, faults: Faults) -> Bench:
-    """The model, the pictures and all that is known of them."""
-    from saywhy.model import load
+def bench(names: Sequence[str], asked: Asked, cache: Path, faults: Failures) -> AuditContext:
+    """The model, the images and all that is known of them."""
+    from saywhy.inference.model import load
 
     rules = composite(asked.composite)
-    data = read(asked.data, reader=asked.reader, images=asked.images)
+    data = read(asked.data, reader=asked.reader, image_folder=asked.image_folder)
     audited = data.split(split_name(asked.split))
     if asked.fit and split_name(asked.fit) == split_name(asked.split):
-        raise UserError(f"--fit {asked.fit}: a risk is tested on pictures it was not fitted on; give another split")
+        raise UserError(f"--fit {asked.fit}: a risk is tested on images it was not fitted on; give another split")
     phrases = find_phrases(audited.root, asked.boxes)
     table = None if asked.objects is None else ObjectWords.read(asked.objects)
     model = load(asked.model, asked.device)
     given = find_regions(model.regions, asked.regions, f"model {model.name}", data.root)
-    made = Bench(
-        model, _some(audited, asked.pictures), cache, table or model.objects, phrases, given, rules, asked.batch,
-        asked.workers, on_broken=faults, of=len(audited),
+    made = AuditContext(
+        model, _some(audited, asked.limit), cache, table or model.objects, phrases, given, rules, asked.batch,
+        asked.workers, on_unreadable=faults, of=len(audited),
     )  # fmt: skip
     if "risk" not in names:
         return made
@@ -80,31 +80,31 @@ def bench(names: Sequence[str], asked: Asked, cache: Path, faults: Faults) -> Be
 
 
 def _some(data: Dataset, count: int | None) -> Dataset:
-    """So many pictures, evenly spread."""
+    """So many images, evenly spread."""
     if count is None or count >= len(data):
         return data
-    return replace(data, pictures=tuple(data.pictures[i * len(data) // count] for i in range(count)))
+    return replace(data, images=tuple(data.images[i * len(data) // count] for i in range(count)))
 
 
-def run(names: Sequence[str], bench: Bench) -> Iterator[dict[str, Any]]:
+def run(names: Sequence[str], bench: AuditContext) -> Iterator[dict[str, Any]]:
     """The results, one after another, with a bar for each stage."""
     with stages() as progress:
         bench.progress = progress
         if bench.fitting is not None:
             bench.fitting.progress = progress
-        yield from running.run(names, bench)
+        yield from runner.run(names, bench)
 
 
 def folder_of(model: str | None) -> Path:
     """Where a model is."""
-    from saywhy.model import locate
+    from saywhy.inference.model import locate
 
     return locate(model)
 
 
-def save_risk(result: dict[str, Any], asked: Asked, faults: Faults) -> None:
+def save_risk(result: dict[str, Any], asked: Asked, faults: Failures) -> None:
     """Keep a fitted risk in the model's folder, with the table of object words it is of."""
-    if result["left_out"]:
+    if result["not_applicable"]:
         faults("no risk was fitted, so none is kept")
         return
     folder, fitted = folder_of(asked.model), result["fitted"]
@@ -114,7 +114,7 @@ def save_risk(result: dict[str, Any], asked: Asked, faults: Faults) -> None:
         Risk.of(fitted).save(folder)
     except OSError as error:
         raise UserError(f"{folder}: {RISK} cannot be written there ({error.strerror}); copy the model first") from None
-    complain(f"the risk is kept in {folder / RISK}")
+    print_error(f"the risk is kept in {folder / RISK}")
 
 
 def write_pages(out: Path) -> None:
@@ -124,13 +124,13 @@ def write_pages(out: Path) -> None:
     try:
         audit_pages.write_pages(out, out)
     except UserError as error:
-        complain(error)
+        print_error(error)
 
 
 def notes(result: dict[str, Any]) -> list[str]:
     """What should be said beside the numbers."""
-    if result["left_out"]:
-        return [f"{result['audit']} is left out: {result['left_out']}"]
+    if result["not_applicable"]:
+        return [f"{result['audit']} is left out: {result['not_applicable']}"]
     return [f"{result['audit']}: {line}" for line in result.get("notes", ())]
 
 
@@ -141,7 +141,7 @@ def show(result: dict[str, Any], path: Path) -> None:
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = 120
-    if result["left_out"]:
+    if result["not_applicable"]:
         return
     console.print(f"{result['audit']}: {result['model']} on {result['data']} {result['split']}", soft_wrap=True)
     head, rows = summary(result)

@@ -1,4 +1,4 @@
-"""`saywhy caption`: say what is in pictures."""
+"""`saywhy caption`: say what is in images."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from saywhy.cli.complain import Faults
+from saywhy.cli.common import Failures, check_writable, readable_images
 from saywhy.cli.options import (
     FLAG,
     OUTPUT,
@@ -17,16 +17,14 @@ from saywhy.cli.options import (
     Batch,
     Beam,
     Device,
+    Images,
     JsonLines,
     Length,
     Model,
     NoRepeat,
-    Pictures,
     Regions,
     examples,
 )
-from saywhy.cli.pictures import fit_to_open
-from saywhy.cli.writable import refuse_unwritable
 from saywhy.errors import UserError
 
 SAMPLING = "Sampling, in place of a beam"
@@ -40,7 +38,7 @@ EPILOG = examples(
 
 
 def caption(
-    pictures: Pictures,
+    images: Images,
     model: Model = None,
     regions: Regions = None,
     beam: Beam = None,
@@ -71,22 +69,22 @@ def caption(
     as_json: JsonLines = False,
     figures: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Draw what the model looked at, a PNG a picture.", rich_help_panel=OUTPUT),
+        typer.Option(metavar="DIR", help="Draw what the model looked at, a PNG an image.", rich_help_panel=OUTPUT),
     ] = None,
     batch: Batch = 16,
     device: Device = "auto",
 ) -> None:
-    """Say what is in pictures.
+    """Say what is in images.
 
-    A picture that cannot be read is named on stderr and skipped; the exit code is then 2.
+    An image that cannot be read is named on stderr and skipped; the exit code is then 2.
     """
     if sample and (beam is not None or length is not None):
         raise UserError("--beam and --length search, --sample draws: give one or the other")
     if not sample and (temperature, top_k, top_p, seed) != (1.0, 0, 1.0, 0):
         raise UserError("--temperature, --top-k, --top-p and --seed are of sampling: add --sample")
-    refuse_unwritable("--figures", figures, folder=True)
-    faults = Faults()
-    if found := list(fit_to_open(pictures, faults)):
+    check_writable("--figures", figures, folder=True)
+    faults = Failures()
+    if found := list(readable_images(images, faults)):
         asked: dict[str, Any] = {"beam": beam, "length": length, "no_repeat": no_repeat, "attend": attend}
         if sample:
             asked |= {"method": "sample", "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
@@ -107,10 +105,10 @@ def _caption(
     figures: Path | None,
     skip: Callable[[UserError], None],
 ) -> None:
-    from saywhy.cli.figures import Figures
+    from saywhy.cli.common import Figures
     from saywhy.data.region_inputs import find_regions
     from saywhy.decoding import Decoding
-    from saywhy.model import load
+    from saywhy.inference.model import load
 
     Decoding(**asked)  # out of range is told before a model is loaded
     drawn = Figures(figures, found) if figures else None
@@ -119,8 +117,8 @@ def _caption(
     if given:
         given.table.require(path.name for path in found)
     table = given.table if given else None
-    for said in loaded.captions(found, batch=batch, on_broken=skip, regions=table, risk=risk, **asked):
+    for said in loaded.captions(found, batch=batch, on_unreadable=skip, regions=table, risk=risk, **asked):
         text = said.text_with_risks if risk else said.text
-        typer.echo(json.dumps(said.as_dict(), ensure_ascii=False) if as_json else f"{said.image}: {text}")
+        typer.echo(json.dumps(said.as_dict(), ensure_ascii=False) if as_json else f"{said.source}: {text}")
         if drawn:
             drawn.add(said)

@@ -1,4 +1,4 @@
-"""`saywhy data`: look at captioned pictures."""
+"""`saywhy data`: look at captioned images."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saywhy.cli.options import FLAG, Images, Json, Reader, examples
+from saywhy.cli.options import FLAG, ImageFolder, Json, Reader, examples
 
 if TYPE_CHECKING:
-    from saywhy.data.check import Report
+    from saywhy.data.checks import Report
 
 SHOWN = 10  # of many faults of one kind
 app = typer.Typer(no_args_is_help=True)
@@ -20,7 +20,7 @@ EPILOG = examples("saywhy data check flickr8k", "saywhy data check mine/captions
 
 @app.callback()
 def data() -> None:
-    """Look at captioned pictures."""
+    """Look at captioned images."""
 
 
 @app.command(epilog=EPILOG)
@@ -32,12 +32,12 @@ def check(
     captions: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The captions, if not in their usual place.")
     ] = None,
-    images: Images = None,
+    image_folder: ImageFolder = None,
     min_count: Annotated[
         int, typer.Option(metavar="N", min=1, help="The vocabulary is of words that occur N times in train.")
     ] = 5,
     open_all: Annotated[
-        bool, typer.Option("--open/--no-open", metavar=FLAG, help="Open and compare every picture.")
+        bool, typer.Option("--open/--no-open", metavar=FLAG, help="Open and compare every image.")
     ] = True,
     as_json: Json = False,
 ) -> None:
@@ -46,11 +46,11 @@ def check(
     The exit code is 2 if something is wrong with it.
     """
     from saywhy.cli.progress import counting
-    from saywhy.data.check import check as look
+    from saywhy.data.checks import check as look
     from saywhy.data.datasets import read
 
-    found = read(folder, reader=reader, captions=captions, images=images)
-    with counting("opening pictures") as progress:
+    found = read(folder, reader=reader, captions=captions, image_folder=image_folder)
+    with counting("opening images") as progress:
         report = look(found, vocabulary_min_count=min_count, open_all=open_all, progress=progress)
     if as_json:
         typer.echo(json.dumps(report.as_dict()))
@@ -69,21 +69,21 @@ def _show(report: Report) -> None:
         console.print(f"{label:<20}", style=style, end="")
         console.print(text, markup=False)  # names of files may hold brackets
 
-    line(report.name, f"{report.pictures:,} pictures, {report.captions:,} captions", "bold")
-    table = Table("split", "pictures", "words known", "captions wholly known", box=None, padding=(0, 2, 0, 0))
+    line(report.name, f"{report.images:,} images, {report.captions:,} captions", "bold")
+    table = Table("split", "images", "words known", "captions wholly known", box=None, padding=(0, 2, 0, 0))
     for split, count in report.splits.items():
         coverage = report.coverage.get(split)
         shares = (f"{coverage.tokens:.1%}", f"{coverage.captions:.1%}") if coverage else ("", "")
         table.add_row(split or "in none", f"{count:,}", *shares)
     console.print(table)
-    per, words = report.captions_per_picture, report.caption_lengths
-    line("captions a picture", f"{per.min}–{per.max}, {per.mean:.1f} on average")
+    per, words = report.captions_per_image, report.caption_lengths
+    line("captions an image", f"{per.min}–{per.max}, {per.mean:.1f} on average")
     line("words a caption", f"{words.min}–{words.max}, {words.mean:.1f} on average")
     line("vocabulary", f"{report.vocabulary:,} words that occur {report.vocabulary_min_count} times in train")
     if report.sizes:
         small, large = report.sizes["smallest"], report.sizes["largest"]
         modes = ", ".join(f"{count:,} {mode}" for mode, count in report.modes.items())
-        line("pictures", f"{small[0]}×{small[1]} to {large[0]}×{large[1]}; {modes}")
+        line("images", f"{small[0]}×{small[1]} to {large[0]}×{large[1]}; {modes}")
     for note in report.notes:
         line("note", note)
     for what, faults in (("odd", report.odd), ("broken", report.unreadable)):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from saywhy.cli.complain import complain
+from saywhy.cli.common import check_writable, print_error
 from saywhy.cli.options import (
     FLAG,
     OUTPUT,
@@ -17,7 +17,7 @@ from saywhy.cli.options import (
     Beam,
     Data,
     Device,
-    Images,
+    ImageFolder,
     Json,
     Length,
     Model,
@@ -26,7 +26,6 @@ from saywhy.cli.options import (
     Workers,
     examples,
 )
-from saywhy.cli.writable import refuse_unwritable
 from saywhy.errors import UserError
 
 EPILOG = examples(
@@ -40,8 +39,8 @@ EPILOG = examples(
 def evaluate(
     data: Data,
     reader: Reader = None,
-    images: Images = None,
-    split: Annotated[str, typer.Option(metavar="train|dev|test", help="Which pictures.")] = "test",
+    image_folder: ImageFolder = None,
+    split: Annotated[str, typer.Option(metavar="train|dev|test", help="Which images.")] = "test",
     model: Model = None,
     regions: Regions = None,
     captions: Annotated[
@@ -89,15 +88,15 @@ def evaluate(
         )
     if rescore and (out or save_captions or not captions):
         raise UserError("--rescore goes with --captions FILE, and without --out and --save-captions")
-    refuse_unwritable("--save-captions", save_captions)
-    refuse_unwritable("--out", out)
-    refuse_unwritable("--rescore", rescore)
+    check_writable("--save-captions", save_captions)
+    check_writable("--out", out)
+    check_writable("--rescore", rescore)
 
     from saywhy.cli import evaluating, rescoring
     from saywhy.data.datasets import read
     from saywhy.data.splits import split_name
 
-    chosen = read(data, reader=reader, images=images).split(split_name(split))
+    chosen = read(data, reader=reader, image_folder=image_folder).split(split_name(split))
     if captions:
         said = evaluating.from_file(captions, chosen)
     else:
@@ -114,7 +113,7 @@ def evaluate(
     if out:
         evaluating.save_results(out, said, chosen, result)
     for line in result.notes:
-        complain(line)
+        print_error(line)
     if as_json:
         typer.echo(json.dumps(result.as_dict()))
     else:

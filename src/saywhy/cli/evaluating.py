@@ -15,10 +15,10 @@ from rich.table import Table
 
 from saywhy.cli.progress import counting
 from saywhy.data.datasets import Dataset
-from saywhy.data.tokenise import tokenise
+from saywhy.data.tokenizer import tokenize
 from saywhy.errors import UserError
 from saywhy.files import write_text
-from saywhy.metrics.glances import glances
+from saywhy.metrics.attention_stats import attentions
 from saywhy.metrics.score import Scores, score
 from saywhy.metrics.signature import Signature
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from saywhy.decoding import Caption
 
 
-ORACLE = "oracle regions, drawn by people for these very captions: no scores of a captioner on unseen pictures"
+ORACLE = "oracle regions, drawn by people for these very captions: no scores of a captioner on unseen images"
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Said:
     Attributes:
         source: the model's own name, or the file's.
         decoding: as signatures write it.
-        words: each picture's caption.
-        broken: a line for each picture that could not be read.
+        words: each image's caption.
+        broken: a line for each image that could not be read.
         about: the machine, where the model looked, and how it was trained.
     """
 
@@ -60,9 +60,9 @@ def from_model(
 ) -> Said:
     """Freely decoded captions of one split, `data`; a model of regions finds them in `regions` or beside the data."""
     from saywhy.data.region_inputs import find_regions
-    from saywhy.metrics.evaluation import caption_split
-    from saywhy.model import load, locate
-    from saywhy.training.machine import machine
+    from saywhy.inference.evaluation import caption_split
+    from saywhy.inference.model import load, locate
+    from saywhy.provenance import machine
 
     loaded = load(model, device)
     decoding = replace(loaded.decoding, **asked)
@@ -70,13 +70,13 @@ def from_model(
     began = time.monotonic()
     with counting("captioning") as progress:
         said = caption_split(
-            loaded.captioner, loaded.vocabulary, loaded.preprocessing, data.pictures, decoding,
+            loaded.captioner, loaded.vocabulary, loaded.preprocessing, data.images, decoding,
             batch=batch, workers=workers, regions=given, progress=progress,
         )  # fmt: skip
     about = {
         "captions_per_second": len(said.captions) / (time.monotonic() - began),
         **machine(loaded.captioner.device),
-        "glances": _glances(loaded.captioner, said.captions.values()),
+        "attentions": _glances(loaded.captioner, said.captions.values()),
         **({"regions": given.describe()} if given else {}),
         **_training(locate(model)),
     }
@@ -87,17 +87,17 @@ def from_model(
 
 def _glances(captioner: Captioner, captions: Iterable[Caption]) -> dict[str, Any]:
     """Where the captioner looked, and what its gate lets in, if it has one."""
-    found = glances(captions)
-    return {**found.as_dict(), "beta_admits": captioner.beta_admits if found.gate else None}
+    found = attentions(captions)
+    return {**found.as_dict(), "gate_admits": captioner.gate_admits if found.gate else None}
 
 
 def from_file(path: Path, data: Dataset) -> Said:
-    """Captions of a file, one JSON object a line with `image` and `caption` (or `words`); every picture must have one.
+    """Captions of a file, one JSON object a line with `image` and `caption` (or `words`); every image must have one.
 
-    This is what `saywhy caption --json` prints, too: a picture is found by the end of its path, whatever
+    This is what `saywhy caption --json` prints, too: an image is found by the end of its path, whatever
     folder it is in.
     """
-    names = {picture.name for picture in data.pictures}
+    names = {image.name for image in data.images}
     words: dict[str, Sequence[str]] = {}
     for image, spoken in _read(path):
         tails = ("/".join(PurePosixPath(image).parts[start:]) for start in range(len(PurePosixPath(image).parts)))
@@ -107,8 +107,8 @@ def from_file(path: Path, data: Dataset) -> Said:
         if name is not None:
             words[name] = spoken
     if missing := [name for name in names if name not in words]:
-        raise UserError(f"{path}: no caption for {len(missing)} of {len(names)} pictures, such as {min(missing)}")
-    return Said(path.name, "given", {picture.name: words[picture.name] for picture in data.pictures})
+        raise UserError(f"{path}: no caption for {len(missing)} of {len(names)} images, such as {min(missing)}")
+    return Said(path.name, "given", {image.name: words[image.name] for image in data.images})
 
 
 def _read(path: Path) -> Iterator[tuple[str, Sequence[str]]]:
@@ -125,24 +125,24 @@ def _read(path: Path) -> Iterator[tuple[str, Sequence[str]]]:
 
 
 def _caption(row: dict[str, Any]) -> tuple[str, Sequence[str]]:
-    """A picture's name and the words said of it: as they are where they are given, else cut from the caption."""
+    """An image's name and the words said of it: as they are where they are given, else cut from the caption."""
     image, spoken = row["image"], row.get("words") or [row["caption"]]
     words = [each["word"] if isinstance(each, dict) else each for each in spoken]
     if not all(isinstance(each, str) for each in (image, *words)):
         raise TypeError
-    return image, words if row.get("words") else tokenise(words[0])
+    return image, words if row.get("words") else tokenize(words[0])
 
 
 def scores(said: Said, data: Dataset, meteor: bool) -> Scores:
     """Score the captions against all references."""
-    pictures = [picture for picture in data.pictures if picture.name in said.words]
+    images = [image for image in data.images if image.name in said.words]
     result = score(
-        [said.words[picture.name] for picture in pictures],
-        [picture.captions for picture in pictures],
+        [said.words[image.name] for image in images],
+        [image.captions for image in images],
         meteor="auto" if meteor else False,
-        signature=Signature(tok="ptb", split=f"{data.name}/{pictures[0].split}", decode=said.decoding),
+        signature=Signature(tok="ptb", split=f"{data.name}/{images[0].split}", decode=said.decoding),
     )
-    skipped = [f"skipped {len(said.broken)} broken pictures, the first: {said.broken[0]}"] if said.broken else []
+    skipped = [f"skipped {len(said.broken)} broken images, the first: {said.broken[0]}"] if said.broken else []
     oracle = [ORACLE] if said.about.get("regions", {}).get("oracle") else []
     return replace(result, notes=(*oracle, *skipped, *result.notes))
 
@@ -155,7 +155,7 @@ def save_captions(path: Path, said: Said) -> None:
 
 def save_results(path: Path, said: Said, data: Dataset, result: Scores) -> None:
     """Write a results file: the scores and all they depend on. Notes speak of this machine and stay here."""
-    split = data.pictures[0].split
+    split = data.images[0].split
     table = {"model": said.source, "data": data.name, "split": split, "decoding": said.decoding}
     write_text(path, json.dumps({**table, "scores": measured(result), **said.about}, indent=2) + "\n")
 
@@ -168,7 +168,7 @@ def measured(result: Scores) -> dict[str, Any]:
 def show(said: Said, data: Dataset, result: Scores) -> None:
     """Print a table."""
     console = Console(highlight=False)
-    where = f"{data.name} {data.pictures[0].split}, {result.n:,} pictures"
+    where = f"{data.name} {data.images[0].split}, {result.n:,} images"
     console.print(f"{said.source} on {where}", markup=False, soft_wrap=True)
     names = ("", "BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr", "SPICE")
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))

@@ -8,23 +8,21 @@ from typing import Annotated, Any
 
 import typer
 
-from saywhy.cli.complain import Faults
+from saywhy.cli.common import Failures, check_writable, readable_images
 from saywhy.cli.options import (
     FLAG,
     Attend,
     Beam,
     Device,
+    Images,
     JsonLines,
     Length,
     Model,
     NoRepeat,
     OwnBatch,
-    Pictures,
     Regions,
     examples,
 )
-from saywhy.cli.pictures import fit_to_open
-from saywhy.cli.writable import refuse_unwritable
 from saywhy.errors import UserError
 
 WHAT, HOW = "What is explained", "How it is explained"
@@ -36,12 +34,12 @@ EPILOG = examples(
 
 
 def explain(
-    pictures: Pictures,
+    images: Images,
     out: Annotated[
         Path,
         typer.Option(
             metavar="DIR",
-            help="Write the explanation here; of several pictures or a folder, one folder each and an index.html.",
+            help="Write the explanation here; of several images or a folder, one folder each and an index.html.",
             show_default=False,
         ),
     ],
@@ -115,16 +113,16 @@ def explain(
     """Show why each word was said: which pixels and which earlier words spoke for it or against it.
 
     Writes report.html, words.png, explanation.json and maps.npz.
-    A picture that cannot be read is named on stderr and skipped; the exit code is then 2.
+    An image that cannot be read is named on stderr and skipped; the exit code is then 2.
     """
     if caption is not None and (beam, length, no_repeat) != (None, None, None):
         raise UserError("--beam, --length and --no-repeat find a caption, --caption gives one: give one or the other")
-    refuse_unwritable("--out", out, folder=True)
-    faults = Faults()
-    if found := list(fit_to_open(pictures, faults)):
+    check_writable("--out", out, folder=True)
+    faults = Failures()
+    if found := list(readable_images(images, faults)):
         from saywhy.cli import explaining
 
-        is_one = len(pictures) == 1 and not Path(pictures[0]).is_dir()
+        is_one = len(images) == 1 and not Path(images[0]).is_dir()
         folder_of = explaining.folders(out, found, is_one)
         asked: dict[str, Any] = {"caption": caption, "word": word, "at": at, "instead": instead}
         explaining.refuse_impossible(model, **asked)

@@ -1,4 +1,4 @@
-"""What `saywhy explain` does: explanations of pictures, each in its folder, and what is printed of them."""
+"""What `saywhy explain` does: explanations of images, each in its folder, and what is printed of them."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from saywhy.captioners.saving import VOCABULARY, read_config
-from saywhy.cli.complain import Faults, complain
-from saywhy.cli.places import Places
+from saywhy.captioners.model_folder import VOCABULARY, read_config
+from saywhy.cli.common import Failures, OutputPaths, print_error
 from saywhy.cli.progress import counting
 from saywhy.data.region_inputs import find_regions
 from saywhy.data.vocabulary import Vocabulary
 from saywhy.decoding import Decoding
 from saywhy.errors import UserError
 from saywhy.explain import METHODS, Explanation, Word
-from saywhy.explain.asking import Ask
 from saywhy.explain.composites import composite
 from saywhy.explain.explanation import FIGURE, JSON, MAPS, PAGE
 from saywhy.explain.methods import known
+from saywhy.explain.request import Ask
 from saywhy.files import write_text
-from saywhy.reports.explanations_index import explanations_index, thumbnail
-from saywhy.reports.words_figure import held_against
+from saywhy.reports.explanation_index import explanations_index, thumbnail
+from saywhy.viz.explanation_figure import held_against
 
 FILES = (PAGE, FIGURE, JSON, MAPS)
 INDEX = "index.html"
@@ -39,12 +38,12 @@ class Done:
     folder: Path
 
 
-def folders(out: Path, pictures: Sequence[Path], is_one: bool) -> Callable[[str], Path]:
-    """The folder of each picture's explanation: `out` itself for one picture, else one within it."""
+def folders(out: Path, images: Sequence[Path], is_one: bool) -> Callable[[str], Path]:
+    """The folder of each image's explanation: `out` itself for one image, else one within it."""
     if not is_one:
-        return Places(out, [*pictures, out / INDEX], inside=FILES)
-    if any((out / name).resolve() == pictures[0].resolve() for name in FILES):
-        raise UserError(f"--out {out}: {pictures[0].name} there would be written over; choose another folder")
+        return OutputPaths(out, [*images, out / INDEX], inside=FILES)
+    if any((out / name).resolve() == images[0].resolve() for name in FILES):
+        raise UserError(f"--out {out}: {images[0].name} there would be written over; choose another folder")
     return lambda _: out
 
 
@@ -63,7 +62,7 @@ def decoding(**asked: Any) -> dict[str, Any]:
 
 def refuse_impossible(model: str | None, **asked: Any) -> None:
     """Raise a `UserError` if this cannot be asked of a model; of the model, its vocabulary alone is read."""
-    from saywhy.model import locate
+    from saywhy.inference.model import locate
 
     folder = locate(model)
     most = read_config(folder).get("decoding", {}).get("max_words", Decoding.max_words)
@@ -71,33 +70,33 @@ def refuse_impossible(model: str | None, **asked: Any) -> None:
 
 
 def explain(
-    pictures: Sequence[Path],
+    images: Sequence[Path],
     folder_of: Callable[[str], Path],
     model: str | None,
     regions: Path | None,
     device: str,
-    faults: Faults,
+    faults: Failures,
     done: list[Done],
     **asked: Any,
 ) -> None:
-    """Explain pictures, and write what is found; `done` grows by each."""
-    from saywhy.model import load
+    """Explain images, and write what is found; `done` grows by each."""
+    from saywhy.inference.model import load
 
     loaded = load(model, device)
     if loaded.why_no_risk is not None:
-        complain(f"no risks are told: {loaded.why_no_risk}")
+        print_error(f"no risks are told: {loaded.why_no_risk}")
     given = find_regions(loaded.regions, regions, f"model {loaded.name}")
     if given:
-        given.table.require(path.name for path in pictures)
+        given.table.require(path.name for path in images)
     unfit = faults.count
     with counting("explaining") as progress:
-        progress(0, len(pictures))
+        progress(0, len(images))
         table = given.table if given else None
-        for found in loaded.explanations(pictures, regions=table, on_broken=faults, **asked):
-            folder = folder_of(found.image)
+        for found in loaded.explanations(images, regions=table, on_unreadable=faults, **asked):
+            folder = folder_of(found.source)
             found.save(folder)
-            done.append(Done(replace(found, maps={}, picture=thumbnail(found)), folder))
-            progress(len(done) + faults.count - unfit, len(pictures))
+            done.append(Done(replace(found, maps={}, image=thumbnail(found)), folder))
+            progress(len(done) + faults.count - unfit, len(images))
 
 
 def save_index(out: Path, done: Sequence[Done]) -> None:
@@ -119,12 +118,12 @@ def show(done: Sequence[Done]) -> None:
 
 def _show(done: Done, console: Console) -> None:
     told = done.explanation
-    console.print(f"{told.image}: {told.caption}", soft_wrap=True)
+    console.print(f"{told.source}: {told.caption}", soft_wrap=True)
     weighing = next((method for method in told.methods if method in told.words[0].earlier), "lrp")
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("word", no_wrap=True)
     table.add_column("probability", justify="right")
-    table.add_column("from picture", justify="right")
+    table.add_column("from image", justify="right")
     if has_risk := any(word.risk is not None for word in told.words):
         table.add_column("made up", justify="right")
     table.add_column(f"strongest earlier word ({weighing})", no_wrap=True)

@@ -23,8 +23,8 @@ def models(as_json: Json = False) -> None:
 
 
 def _models() -> Rows:
-    from saywhy.captioners.saving import read_config
-    from saywhy.model import locate, shipped
+    from saywhy.captioners.model_folder import read_config
+    from saywhy.inference.model import locate, shipped
 
     configs = [(name, read_config(locate(name))) for name in shipped()]
     return [

@@ -10,24 +10,24 @@ import typer
 DECODING, OUTPUT, MACHINE = "Decoding", "Output", "Machine"  # panels of the help text
 FLAG = ""  # the metavar of a flag: newer versions of typer would print <bool>
 
-Pictures = Annotated[
-    list[str], typer.Argument(metavar="PICTURE", help="Pictures, or folders of them.", show_default=False)
-]
+Images = Annotated[list[str], typer.Argument(metavar="IMAGE", help="Images, or folders of them.", show_default=False)]
 Model = Annotated[
     str | None,
     typer.Option(metavar="NAME|DIR", help="A model's name or folder.", show_default="the shipped one"),
 ]
 Data = Annotated[
     Path,
-    typer.Option(metavar="DIR", help="The captioned pictures: their folder, or the captions file.", show_default=False),
+    typer.Option(metavar="DIR", help="The captioned images: their folder, or the captions file.", show_default=False),
 ]
 Reader = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="The layout of the data.", show_default="recognised by itself"),
 ]
-Images = Annotated[
+ImageFolder = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="The folder of pictures, if not in its usual place.", show_default=False),
+    typer.Option(
+        "--images", metavar="DIR", help="The folder of images, if not in its usual place.", show_default=False
+    ),
 ]
 Regions = Annotated[
     Path | None,
@@ -75,15 +75,15 @@ JsonLines = Annotated[
     bool, typer.Option("--json", metavar=FLAG, help="Print one JSON object a line.", rich_help_panel=OUTPUT)
 ]
 Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda|mps", help="What to compute on.", rich_help_panel=MACHINE)]
-Batch = Annotated[int, typer.Option(metavar="N", min=1, help="Pictures at a time.", rich_help_panel=MACHINE)]
+Batch = Annotated[int, typer.Option(metavar="N", min=1, help="Images at a time.", rich_help_panel=MACHINE)]
 OwnBatch = Annotated[
     int | None,
-    typer.Option(metavar="N", min=1, help="Pictures at a time.", show_default="by itself", rich_help_panel=MACHINE),
+    typer.Option(metavar="N", min=1, help="Images at a time.", show_default="by itself", rich_help_panel=MACHINE),
 ]
 Workers = Annotated[
     int | None,
     typer.Option(
-        metavar="N", min=0, help="Processes that read pictures.", show_default="by itself", rich_help_panel=MACHINE
+        metavar="N", min=0, help="Processes that read images.", show_default="by itself", rich_help_panel=MACHINE
     ),
 ]
 

@@ -74,7 +74,7 @@ class TrainingDisplay:
             self.bar.stop()
 
     def __call__(self, event: dict[str, Any]) -> None:
-        """Take an event from `saywhy.training.run`."""
+        """Take an event from `saywhy.training.trainer`."""
         if self.speaks:
             getattr(self, f"_{event['kind']}")(event)
 
@@ -87,7 +87,7 @@ class TrainingDisplay:
         self.bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _step(self, event: dict[str, Any]) -> None:
-        note = f"loss {event['loss']:.3f}  {event['pictures_per_second']:.0f} pictures/s"
+        note = f"loss {event['loss']:.3f}  {event['images_per_second']:.0f} images/s"
         self.bar.update(self._task("train", event["steps"]), completed=event["step"], note=note)
 
     def _epoch(self, event: dict[str, Any]) -> None:

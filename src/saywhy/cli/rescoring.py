@@ -24,7 +24,7 @@ def rescore(path: Path, said: Said, data: Dataset, meteor: bool) -> tuple[Said, 
     scores that lack what the file has.
     """
     table = _read(path)
-    here = {"data": data.name, "split": data.pictures[0].split}
+    here = {"data": data.name, "split": data.images[0].split}
     for key, value in here.items():
         if table[key] != value:
             raise UserError(f"{path}: its {key} is {table[key]}, and these captions are scored on {value}")

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from saywhy.cli.common import check_writable
 from saywhy.cli.options import examples
-from saywhy.cli.writable import refuse_unwritable
 
 EPILOG = examples(
     "saywhy results results --out docs/results.md",
@@ -36,10 +36,10 @@ def results(
     """Make the page of results from files that evaluate --out wrote, and pages of audits."""
     from saywhy.files import write_text
     from saywhy.reports.audit_pages import write_pages
-    from saywhy.reports.results import page
+    from saywhy.reports.results_page import page
 
-    refuse_unwritable("--out", out)
-    refuse_unwritable("--audits", audits, folder=True)
+    check_writable("--out", out)
+    check_writable("--audits", audits, folder=True)
     text = page(folder, recipes) if out or not audits else ""
     if audits:
         write_pages(folder, audits)

@@ -9,9 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from saywhy.cli.complain import complain
-from saywhy.cli.options import FLAG, MACHINE, Data, Device, Images, Reader, Regions, Workers, examples
-from saywhy.cli.writable import refuse_unwritable
+from saywhy.cli.common import check_writable, print_error
+from saywhy.cli.options import FLAG, MACHINE, Data, Device, ImageFolder, Reader, Regions, Workers, examples
 from saywhy.errors import UserError
 
 CHANGES = "In place of what the recipe says"
@@ -35,7 +34,7 @@ def train(
         bool, typer.Option("--resume", metavar=FLAG, help="Go on after a crash or an interruption.")
     ] = False,
     reader: Reader = None,
-    images: Images = None,
+    image_folder: ImageFolder = None,
     regions: Regions = None,
     teacher: Annotated[
         list[str] | None,
@@ -57,7 +56,7 @@ def train(
     workers: Workers = None,
     cache: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Keep decoded pictures and frozen features here.", rich_help_panel=MACHINE),
+        typer.Option(metavar="DIR", help="Keep decoded images and frozen features here.", rich_help_panel=MACHINE),
     ] = None,
 ) -> None:
     """Train a captioner by a recipe.
@@ -67,12 +66,12 @@ def train(
     """
     from saywhy.cli.progress import TrainingDisplay
     from saywhy.data.datasets import read
-    from saywhy.model import choose_device
+    from saywhy.inference.model import choose_device
     from saywhy.training.recipe import read_recipe
-    from saywhy.training.run import train as run
+    from saywhy.training.trainer import train as run
 
-    refuse_unwritable("--out", out, folder=True)
-    refuse_unwritable("--cache", cache, folder=True)
+    check_writable("--out", out, folder=True)
+    check_writable("--cache", cache, folder=True)
     if ":" in device:
         raise UserError(f"--device {device}: say cuda, and which by CUDA_VISIBLE_DEVICES")
     choose_device(device)
@@ -84,7 +83,7 @@ def train(
     if epochs is not None:
         changes["training"] = {"epochs": epochs}
     chosen = read_recipe(recipe, **changes)
-    captioned = read(data, reader=reader, images=images)
+    captioned = read(data, reader=reader, image_folder=image_folder)
     with _saying_how_to_go_on(), TrainingDisplay() as display:
         progress = run(
             chosen,
@@ -96,7 +95,7 @@ def train(
             cache=cache,
             teachers=teacher or (),
             regions=regions,
-            watch=display,
+            on_event=display,
         )
     if display.speaks:
         typer.echo(
@@ -110,5 +109,5 @@ def _saying_how_to_go_on() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        complain("stopped; go on from the last checkpoint with --resume")
+        print_error("stopped; go on from the last checkpoint with --resume")
         raise

@@ -14,12 +14,12 @@ from saywhy.errors import UserError
 
 @dataclass(frozen=True)
 class Augmentation:
-    """How training pictures vary.
+    """How training images vary.
 
     Attributes:
         scale: smallest and largest share of the canvas' area that a crop keeps.
         stretch: how far a crop's shape may leave the square, 1 for not at all.
-        flip: chance of a mirror image. Pictures whose captions say left or right are never mirrored.
+        flip: chance of a mirror image. Images whose captions say left or right are never mirrored.
         colour: how far brightness, contrast and saturation vary, 0 for not at all.
     """
 
@@ -49,7 +49,7 @@ class Augmentation:
     ) -> tuple[Tensor, Tensor | None]:
         """As a call does, with boxes (B, R, 4) that move with the pixels: shares of the canvas, then of the crop.
 
-        The first box of each picture is the whole canvas, and becomes the whole crop. Those of which the crop shows
+        The first box of each image is the whole canvas, and becomes the whole crop. Those of which the crop shows
         little vanish.
         """
         pixels, transforms = canvases.float(), self._transforms(mirror)
@@ -71,7 +71,7 @@ class Augmentation:
         return torch.stack(rows, dim=1).view(n, 2, 3)
 
     def _recolour(self, pixels: Tensor) -> Tensor:
-        """Brightness, contrast and saturation by factors in 1 ± colour, one draw a picture each."""
+        """Brightness, contrast and saturation by factors in 1 ± colour, one draw an image each."""
         factors = 1 + self.colour * (2 * torch.rand(3, len(pixels), 1, 1, 1, device=pixels.device) - 1)
         brightness, contrast, saturation = factors
         pixels = pixels * brightness

@@ -1,6 +1,6 @@
 """Training batches: which captions come together, and the tensors they become.
 
-A batch is a list of (picture, caption) pairs. A picture is loaded and encoded once, however many of its captions
+A batch is a list of (image, caption) pairs. An image is loaded and encoded once, however many of its captions
 are in the batch. Order depends on the seed and the epoch alone, so a resumed run sees what an unbroken one sees.
 """
 
@@ -20,28 +20,28 @@ from saywhy.data.vocabulary import PAD, Vocabulary
 from saywhy.registry import Registry
 
 Pair = tuple[int, int]
-Encoded = Sequence[Sequence[Sequence[int]]]  # numbers of each word of each caption of each picture
+Encoded = Sequence[Sequence[Sequence[int]]]  # numbers of each word of each caption of each image
 Sampler = Callable[[Encoded, int, np.random.Generator], list[list[Pair]]]
 samplers: Registry[Sampler] = Registry("kind of batches")
 
 SIDES = ("left", "right")  # a mirror image makes these words false
 
 
-@samplers.register("pictures")
-def picture_batches(captions: Encoded, size: int, random: np.random.Generator) -> list[list[Pair]]:
-    """Batches of `size` pictures with all their captions, padded to the longest; the last one may be smaller."""
+@samplers.register("images")
+def image_batches(captions: Encoded, size: int, random: np.random.Generator) -> list[list[Pair]]:
+    """Batches of `size` images with all their captions, padded to the longest; the last one may be smaller."""
     order = random.permutation(len(captions)).tolist()
     chunks = [order[start : start + size] for start in range(0, len(order), size)]
-    return [[(picture, n) for picture in chunk for n in range(len(captions[picture]))] for chunk in chunks]
+    return [[(image, n) for image in chunk for n in range(len(captions[image]))] for chunk in chunks]
 
 
 @samplers.register("equal-length")
 def equal_length_batches(captions: Encoded, size: int, random: np.random.Generator) -> list[list[Pair]]:
     """Batches of `size` captions of one length, so that nothing is padded: the trick of Show, attend and tell."""
     by_length: dict[int, list[Pair]] = defaultdict(list)
-    for picture, own in enumerate(captions):
+    for image, own in enumerate(captions):
         for n, words in enumerate(own):
-            by_length[len(words)].append((picture, n))
+            by_length[len(words)].append((image, n))
     batches = []
     for length in sorted(by_length):
         pairs = [by_length[length][i] for i in random.permutation(len(by_length[length]))]
@@ -51,15 +51,15 @@ def equal_length_batches(captions: Encoded, size: int, random: np.random.Generat
 
 @dataclass(frozen=True)
 class Batch:
-    """Captions and the pictures they belong to.
+    """Captions and the images they belong to.
 
     Attributes:
-        inputs: pictures (P, 3, S, S) uint8, or their annotations (P, L, D) where a cache or a dump holds them.
+        inputs: images (P, 3, S, S) uint8, or their features (P, L, D) where a cache or a dump holds them.
         mirror: (P,) whether a mirror image still fits the captions.
         words: (N, T) numbers, from `<start>` to `<end>`, padded.
-        owner: (N,) which of the P pictures each caption belongs to.
-        broken: pictures that could not be read. Their captions are all padding, so they teach nothing.
-        boxes: (P, R, 4) of each picture's regions, padded with zeros; None where there is a grid.
+        owner: (N,) which of the P images each caption belongs to.
+        broken: images that could not be read. Their captions are all padding, so they teach nothing.
+        boxes: (P, R, 4) of each image's regions, padded with zeros; None where there is a grid.
     """
 
     inputs: Tensor
@@ -83,17 +83,17 @@ class Batch:
 
 
 class Inputs(Protocol):
-    """Where a batch's pictures, or their annotations, come from."""
+    """Where a batch's images, or their features, come from."""
 
-    def rows(self, pictures: Sequence[int]) -> tuple[np.ndarray, list[str]]:
-        """The inputs of these pictures (P, …), and the lines of those that are broken ("" for the others)."""
+    def rows(self, images: Sequence[int]) -> tuple[np.ndarray, list[str]]:
+        """The inputs of these images (P, …), and the lines of those that are broken ("" for the others)."""
 
 
 class Boxes(Protocol):
     """Where a batch's boxes come from."""
 
-    def rows(self, pictures: Sequence[int]) -> np.ndarray:
-        """The boxes of these pictures, (P, R, 4)."""
+    def rows(self, images: Sequence[int]) -> np.ndarray:
+        """The boxes of these images, (P, R, 4)."""
 
 
 class Batches(TorchDataset):
@@ -119,31 +119,31 @@ class Batches(TorchDataset):
         if not pairs:  # a process with no share in a small batch still takes part in the step, with padding alone
             padding = self[[(0, 0)]]
             return replace(padding, words=torch.full_like(padding.words, PAD))
-        pictures = sorted({picture for picture, _ in pairs})
-        place = {picture: row for row, picture in enumerate(pictures)}
-        inputs, faults = self.inputs.rows(pictures)
-        numbers = [self.encoded[picture][n] for picture, n in pairs]
+        images = sorted({image for image, _ in pairs})
+        place = {image: row for row, image in enumerate(images)}
+        inputs, faults = self.inputs.rows(images)
+        numbers = [self.encoded[image][n] for image, n in pairs]
         words = torch.full((len(pairs), max(map(len, numbers))), PAD)
-        for row, ((picture, _), each) in enumerate(zip(pairs, numbers, strict=True)):
-            if not faults[place[picture]]:
+        for row, ((image, _), each) in enumerate(zip(pairs, numbers, strict=True)):
+            if not faults[place[image]]:
                 words[row, : len(each)] = torch.tensor(each)
         return Batch(
             inputs=torch.from_numpy(inputs),
-            mirror=torch.tensor([self.mirror[picture] for picture in pictures]),
+            mirror=torch.tensor([self.mirror[image] for image in images]),
             words=words,
-            owner=torch.tensor([place[picture] for picture, _ in pairs], dtype=torch.long),
+            owner=torch.tensor([place[image] for image, _ in pairs], dtype=torch.long),
             broken=tuple(fault for fault in faults if fault),
-            boxes=torch.from_numpy(self.boxes.rows(pictures)) if self.boxes else None,
+            boxes=torch.from_numpy(self.boxes.rows(images)) if self.boxes else None,
         )
 
 
 def share(batches: list[list[Pair]], rank: int, of: int) -> list[list[Pair]]:
-    """Process `rank`'s part of every batch, cut between pictures; together the parts are the batches."""
+    """Process `rank`'s part of every batch, cut between images; together the parts are the batches."""
     if of == 1:
         return batches
     parts = []
     for pairs in batches:
-        pictures = sorted({picture for picture, _ in pairs})
-        mine = set(pictures[rank::of])
+        images = sorted({image for image, _ in pairs})
+        mine = set(images[rank::of])
         parts.append([pair for pair in pairs if pair[0] in mine])
     return parts

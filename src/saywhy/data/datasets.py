@@ -1,4 +1,4 @@
-"""Captioned pictures, whatever layout they were downloaded in.
+"""Captioned images, whatever layout they were downloaded in.
 
 A reader is one file in `readers/`: a small class that recognises a layout and reads it.
 
@@ -21,52 +21,52 @@ from saywhy.registry import Registry
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A picture and what people said about it."""
+class CaptionedImage:
+    """An image and what people said about it."""
 
     name: str
     """As the data set writes it; unique within the data set."""
     path: Path
     captions: tuple[str, ...]
     split: str
-    """"train", "dev", "test", or "" for a picture in none of them."""
+    """"train", "dev", "test", or "" for an image in none of them."""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Captioned pictures, with notes on what the reader found odd."""
+    """Captioned images, with notes on what the reader found odd."""
 
     name: str
     root: Path
-    pictures: tuple[Picture, ...]
+    images: tuple[CaptionedImage, ...]
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
-        return len(self.pictures)
+        return len(self.images)
 
     @property
     def splits(self) -> dict[str, int]:
-        """How many pictures each split has; pictures in none are counted under ""."""
-        counts = Counter(picture.split for picture in self.pictures)
+        """How many images each split has; images in none are counted under ""."""
+        counts = Counter(image.split for image in self.images)
         return {name: counts[name] for name in (*SPLITS, "") if counts[name]}
 
     def split(self, name: str) -> Dataset:
         """Keep one split; a `UserError` if it is empty."""
-        chosen = tuple(picture for picture in self.pictures if picture.split == name)
+        chosen = tuple(image for image in self.images if image.split == name)
         if not chosen:
             there = ", ".join(f"{split} ({n})" for split, n in self.splits.items() if split) or "none"
-            raise UserError(f"{self.root}: no pictures in split {name!r}; splits there are: {there}")
-        return replace(self, pictures=chosen)
+            raise UserError(f"{self.root}: no images in split {name!r}; splits there are: {there}")
+        return replace(self, images=chosen)
 
 
 def digest(*parts: Dataset) -> str:
-    """A hash of the pictures' names and captions, in their order and splits."""
-    told = [[picture.split, picture.name, *picture.captions] for part in parts for picture in part.pictures]
+    """A hash of the images' names and captions, in their order and splits."""
+    told = [[image.split, image.name, *image.captions] for part in parts for image in part.images]
     return hashlib.blake2b(json.dumps(told).encode(), digest_size=16).hexdigest()
 
 
 class Reader(Protocol):
-    """Reads one layout of captioned pictures."""
+    """Reads one layout of captioned images."""
 
     layout: str
     """The layout in a few words, for the message that lists what is recognised."""
@@ -74,7 +74,7 @@ class Reader(Protocol):
     def recognises(self, root: Path, captions: Path | None = None) -> bool:
         """Say whether `root` (or the captions file, where the user named one) has this layout."""
 
-    def read(self, root: Path, captions: Path | None = None, images: Path | None = None) -> Dataset:
+    def read(self, root: Path, captions: Path | None = None, image_folder: Path | None = None) -> Dataset:
         """Read it; `captions` and `images` say where these are if not in their usual places."""
 
 
@@ -86,7 +86,7 @@ def read(
     *,
     reader: str | None = None,
     captions: str | Path | None = None,
-    images: str | Path | None = None,
+    image_folder: str | Path | None = None,
 ) -> Dataset:
     """Read a data set; its layout is recognised unless `reader` names it.
 
@@ -98,9 +98,9 @@ def read(
         raise UserError(f"{root}: no such file or folder; check the spelling")
     if root.is_file():
         root, captions = root.parent, captions or root
-    captions_path, images_path = _located(root, captions), _located(root, images)
+    captions_path, images_path = _located(root, captions), _located(root, image_folder)
     if images_path is not None and not images_path.is_dir():
-        raise UserError(f"{images_path}: not a folder; images must name the folder that holds the pictures")
+        raise UserError(f"{images_path}: not a folder; images must name the folder that holds the images")
     chosen = readers[reader] if reader else _recognised(root, captions_path)
     return chosen().read(root, captions_path, images_path)
 
@@ -119,7 +119,7 @@ def _recognised(root: Path, captions: Path | None) -> type[Reader]:
         if readers[name]().recognises(root, captions):
             return readers[name]
     layouts = "; ".join(f"{name}: {readers[name].layout}" for name in readers)
-    raise UserError(f"{captions or root}: no known layout of captioned pictures. Recognised are {layouts}")
+    raise UserError(f"{captions or root}: no known layout of captioned images. Recognised are {layouts}")
 
 
 # The readers enter themselves in the registry above, so they can only be imported below it.

@@ -3,7 +3,7 @@
     boxes.jsonl[.gz]     Flickr30k Entities (Plummer et al. 2017), a JSON object a line: the phrases people wrote
     instances_*.json     COCO (Lin et al. 2014): the names of 80 categories stand for phrases
 
-Boxes are left, top, right, bottom as shares, 0–1, of the picture's width and height.
+Boxes are left, top, right, bottom as shares, 0–1, of the image's width and height.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 from saywhy.data.region_files import BESIDE
 from saywhy.data.region_tables import names_of
 from saywhy.data.regions import has_area
-from saywhy.data.tokenise import tokenise
+from saywhy.data.tokenizer import tokenize
 from saywhy.errors import UserError
 
 _USUAL = (BESIDE, BESIDE.removesuffix(".gz"))
@@ -49,7 +49,7 @@ class Phrase:
 
 
 class Phrases:
-    """Phrases by the name of a picture.
+    """Phrases by the name of an image.
 
     Attributes:
         path: the file they are from, or the folder where they are from several.
@@ -65,12 +65,12 @@ class Phrases:
             digest.update(contents)
             found = (_of_coco if _is_coco(file) else _of_entities)(file, contents)
             if not found:
-                raise UserError(f"{file}: not one picture in this file of phrases; download it again")
+                raise UserError(f"{file}: not one image in this file of phrases; download it again")
             self._phrases |= found
         self.key = digest.hexdigest()
 
     def of(self, name: str) -> tuple[Phrase, ...]:
-        """The phrases of a picture that have boxes, in the order of the file; () where it has none."""
+        """The phrases of an image that have boxes, in the order of the file; () where it has none."""
         return next((self._phrases[each] for each in names_of(name) if each in self._phrases), ())
 
 
@@ -132,7 +132,7 @@ def _of_entities(path: Path, contents: bytes) -> dict[str, tuple[Phrase, ...]]:
 def _written(row: Mapping[str, Any]) -> tuple[Phrase, ...]:
     size = row["width"], row["height"]
     every = (
-        Phrase(tuple(tokenise(each["phrase"])), _kind(each["type"]), _shares(each["boxes"], *size))
+        Phrase(tuple(tokenize(each["phrase"])), _kind(each["type"]), _shares(each["boxes"], *size))
         for each in row["phrases"]
         if each.get("boxes")
     )
@@ -160,26 +160,26 @@ def _of_coco(path: Path, contents: bytes) -> dict[str, tuple[Phrase, ...]]:
 
 
 def _categorised(held: Mapping[str, Any]) -> dict[str, tuple[Phrase, ...]]:
-    """One phrase for each category in a picture, with the boxes of all its instances, crowds among them."""
+    """One phrase for each category in an image, with the boxes of all its instances, crowds among them."""
     categories = {each["id"]: each for each in held["categories"]}
     boxes: dict[Any, dict[Any, list[Any]]] = defaultdict(lambda: defaultdict(list))
     for each in held["annotations"]:
         x, y, width, height = each["bbox"]
         boxes[each["image_id"]][each["category_id"]].append([x, y, x + width, y + height])
     found: dict[str, tuple[Phrase, ...]] = {}
-    for picture in held["images"]:
-        phrases = _named(picture, boxes[picture["id"]], categories)
-        for name in names_of(picture["file_name"]):  # among them its number, which all years share
+    for image in held["images"]:
+        phrases = _named(image, boxes[image["id"]], categories)
+        for name in names_of(image["file_name"]):  # among them its number, which all years share
             found.setdefault(name, phrases)
     return found
 
 
 def _named(
-    picture: Mapping[str, Any], boxes: Mapping[Any, list[Any]], categories: Mapping[Any, Mapping[str, str]]
+    image: Mapping[str, Any], boxes: Mapping[Any, list[Any]], categories: Mapping[Any, Mapping[str, str]]
 ) -> tuple[Phrase, ...]:
-    size = picture["width"], picture["height"]
+    size = image["width"], image["height"]
     every = (
-        Phrase(tuple(tokenise(category["name"])), _kind_in_coco(category), _shares(boxes[number], *size))
+        Phrase(tuple(tokenize(category["name"])), _kind_in_coco(category), _shares(boxes[number], *size))
         for number, category in ((number, categories[number]) for number in boxes)
     )
     return tuple(phrase for phrase in every if len(phrase.boxes))

@@ -1,6 +1,6 @@
 """The forms of regions on disk, which `read_regions` tells apart.
 
-    folder of .npz, .npy    one file a picture: features, and boxes where there are any
+    folder of .npz, .npy    one file an image: features, and boxes where there are any
     .tsv                    image_id, image_w, image_h, num_boxes, boxes, features; the last two are base64 of float32
     boxes.jsonl[.gz]        boxes of the phrases of Flickr30k Entities
 
@@ -49,11 +49,11 @@ def read_regions(path: str | Path) -> RegionTable:
 
 
 class FeatureFolder(RegionTable):
-    """One `.npz` or `.npy` file a picture, found by the picture's stem.
+    """One `.npz` or `.npy` file an image, found by the image's stem.
 
     Of an `.npz` the usual names are known: features, x or feat; boxes or bbox; image_w and image_h, or width and
     height; num_boxes or num_bbox where arrays are padded. An `.npy` is an (n, D) array. Without boxes, every
-    vector is of the whole picture.
+    vector is of the whole image.
     """
 
     SUFFIXES: ClassVar = (".npz", ".npy")
@@ -68,12 +68,12 @@ class FeatureFolder(RegionTable):
             raise UserError(f"{path}: no .npz or .npy file in this folder of regions")
 
     def entry(self, name: str) -> str | None:
-        """A picture's file."""
+        """An image's file."""
         every = (f"{each}{suffix}" for each in names_of(name) for suffix in self.SUFFIXES)
         return next((file for file in every if file in self.files), None)
 
     def find(self, name: str, vectors: bool = True) -> Regions:
-        """Read a picture's file."""
+        """Read an image's file."""
         path = self.path / self._entry(name)
         try:
             held = np.load(path, allow_pickle=False)
@@ -116,8 +116,8 @@ class FeatureFolder(RegionTable):
 class BottomUpTsv(RegionTable):
     """The file bottom-up attention's own code writes: no header, six columns, boxes and features in base64.
 
-    An `image_id` is a picture's name, its stem, or the number its stem ends with. The file is read once for where
-    its lines begin, and a line when its picture is asked for.
+    An `image_id` is an image's name, its stem, or the number its stem ends with. The file is read once for where
+    its lines begin, and a line when its image is asked for.
     """
 
     COLUMNS: ClassVar = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
@@ -133,11 +133,11 @@ class BottomUpTsv(RegionTable):
                 begin += len(line)
 
     def entry(self, name: str) -> str | None:
-        """A picture's `image_id`."""
+        """An image's `image_id`."""
         return next((each for each in names_of(name) if each in self.lines), None)
 
     def find(self, name: str, vectors: bool = True) -> Regions:
-        """Read a picture's line."""
+        """Read an image's line."""
         known = self._entry(name)
         with self.path.open("rb") as file:  # opened anew, as several processes may read
             file.seek(self.lines[known])
@@ -149,9 +149,9 @@ class BottomUpTsv(RegionTable):
             features = _decoded(columns[5]).reshape(count, -1) if vectors else None
         except (ValueError, binascii.Error) as error:
             raise UserError(f"{where}: not a line of {', '.join(self.COLUMNS)} ({error})") from None
-        # in pixels by definition: a picture of tiny boxes must not be taken for one of shares
+        # in pixels by definition: an image of tiny boxes must not be taken for one of shares
         if not min(width, height) > 0:
-            raise UserError(f"{where}: a picture of {width:g} × {height:g} pixels")
+            raise UserError(f"{where}: an image of {width:g} × {height:g} pixels")
         return as_regions(where, (boxes / np.array([width, height] * 2, np.float32)).clip(0, 1), features)
 
     def _id(self, line: bytes, number: int) -> str:
@@ -169,8 +169,8 @@ def _decoded(column: bytes) -> np.ndarray:
 class DrawnBoxes(RegionTable):
     """Boxes that people drew for the phrases of the captions: Flickr30k Entities, a JSON object a line.
 
-    *Oracle regions*: scores over them are no captioner's scores on unseen pictures. The first region is the whole
-    picture; the others are the distinct boxes of its phrases, the largest first.
+    *Oracle regions*: scores over them are no captioner's scores on unseen images. The first region is the whole
+    image; the others are the distinct boxes of its phrases, the largest first.
     """
 
     oracle: ClassVar[bool] = True
@@ -192,11 +192,11 @@ class DrawnBoxes(RegionTable):
             self.boxes.setdefault(name.name, boxes)
 
     def entry(self, name: str) -> str | None:
-        """A picture's `image`, or the end of it."""
+        """An image's `image`, or the end of it."""
         return next((each for each in names_of(name) if each in self.boxes), None)
 
     def find(self, name: str, vectors: bool = True) -> Regions:
-        """The boxes of a picture; there are no vectors."""
+        """The boxes of an image; there are no vectors."""
         return Regions(self.boxes[self._entry(name)])
 
     def _lines(self) -> Iterator[str]:
@@ -212,7 +212,7 @@ class DrawnBoxes(RegionTable):
 
 
 def _drawn(row: dict[str, Any]) -> np.ndarray:
-    """The whole picture, then the distinct boxes of a line, the largest first; shares (n, 4)."""
+    """The whole image, then the distinct boxes of a line, the largest first; shares (n, 4)."""
     width, height = float(row["width"]), float(row["height"])
     if not min(width, height) > 0:
         raise ValueError(f"{width:g} × {height:g} pixels")

@@ -1,4 +1,4 @@
-"""Regions on their way to a batch: one size for all pictures, and shares of what the encoder sees."""
+"""Regions on their way to a batch: one size for all images, and shares of what the encoder sees."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from saywhy.data.pictures import upright_size
+from saywhy.data.images import upright_size
 from saywhy.data.preprocess import Preprocessing
 from saywhy.data.region_files import BESIDE, read_regions
 from saywhy.data.region_tables import RegionTable
 from saywhy.data.regions import WHOLE, RegionSettings, has_area, led_by_the_whole, padded, within
-from saywhy.errors import BrokenPicture, UserError
+from saywhy.errors import UnreadableImage, UserError
 
 Where = str | Path | RegionTable | None
 """Where regions are: a path, or what was read from it."""
@@ -30,7 +30,7 @@ class GivenRegions:
 
     @property
     def are_features(self) -> bool:
-        """Whether vectors come with the boxes, so that no picture is looked at."""
+        """Whether vectors come with the boxes, so that no image is looked at."""
         return self.settings.kind == "features"
 
     def describe(self) -> dict[str, Any]:
@@ -38,9 +38,9 @@ class GivenRegions:
         return {**asdict(self.settings), **self.table.identity()}
 
     def boxes(self, name: str, size: tuple[int, int] | None = None, frame: Preprocessing | None = None) -> np.ndarray:
-        """Boxes of a picture, (most, 4), as shares of the part of it that `frame` keeps, or of all of it.
+        """Boxes of an image, (most, 4), as shares of the part of it that `frame` keeps, or of all of it.
 
-        `size` is the picture's width and height, of which "crop" needs to know the shape.
+        `size` is the image's width and height, of which "crop" needs to know the shape.
         """
         found, most = self.table.find(name, vectors=False).boxes, self.settings.most
         if self.are_features:
@@ -55,7 +55,7 @@ class GivenRegions:
         return padded(boxes, most)
 
     def vectors(self, name: str, width: int | None = None) -> np.ndarray:
-        """Vectors of a picture, (most, D)."""
+        """Vectors of an image, (most, D)."""
         found = self.table.find(name).vectors
         if found is None:
             raise UserError(f'{self.table.path}: boxes without features, which regions.kind = "features" needs')
@@ -67,7 +67,7 @@ class GivenRegions:
 
 
 class RegionBoxes:
-    """Boxes of a data set's pictures, by number; what a batch takes beside its inputs."""
+    """Boxes of a data set's images, by number; what a batch takes beside its inputs."""
 
     def __init__(
         self, given: GivenRegions, names: Sequence[str], paths: Sequence[Path], frame: Preprocessing | None
@@ -75,21 +75,21 @@ class RegionBoxes:
         given.table.require(names)
         self.given, self.names, self.paths, self.frame = given, names, paths, frame
 
-    def rows(self, pictures: Sequence[int]) -> np.ndarray:
-        """Boxes (P, most, 4); of a broken picture, whose pixels are grey, one: the whole."""
-        return np.stack([self._row(picture) for picture in pictures])
+    def rows(self, images: Sequence[int]) -> np.ndarray:
+        """Boxes (P, most, 4); of a broken image, whose pixels are grey, one: the whole."""
+        return np.stack([self._row(image) for image in images])
 
-    def _row(self, picture: int) -> np.ndarray:
+    def _row(self, image: int) -> np.ndarray:
         sized = self.frame is not None and self.frame.fit == "crop"
         try:
-            size = upright_size(self.paths[picture]) if sized else None
-        except BrokenPicture:
+            size = upright_size(self.paths[image]) if sized else None
+        except UnreadableImage:
             return padded(np.array([WHOLE]), self.given.settings.most)
-        return self.given.boxes(self.names[picture], size, self.frame)
+        return self.given.boxes(self.names[image], size, self.frame)
 
 
 class RegionVectors:
-    """Vectors of a data set's pictures, by number; what a batch takes in place of pixels."""
+    """Vectors of a data set's images, by number; what a batch takes in place of pixels."""
 
     def __init__(self, given: GivenRegions, names: Sequence[str], width: int | None = None) -> None:
         given.table.require(names)
@@ -99,10 +99,10 @@ class RegionVectors:
     def __len__(self) -> int:
         return len(self.names)
 
-    def rows(self, pictures: Sequence[int]) -> tuple[np.ndarray, list[str]]:
-        """Vectors (P, most, D); no picture is opened, so none is broken."""
-        every = [self.given.vectors(self.names[picture], self.width) for picture in pictures]
-        return np.stack(every), [""] * len(pictures)
+    def rows(self, images: Sequence[int]) -> tuple[np.ndarray, list[str]]:
+        """Vectors (P, most, D); no image is opened, so none is broken."""
+        every = [self.given.vectors(self.names[image], self.width) for image in images]
+        return np.stack(every), [""] * len(images)
 
 
 def find_regions(
@@ -121,5 +121,5 @@ def find_regions(
     if where is None:
         what = "boxes" if settings.kind == "boxes" else "regions with their features"
         there = f" (there is no {beside / BESIDE})" if beside is not None and settings.kind == "boxes" else ""
-        raise UserError(f"{whose} looks at given {what} of each picture{there}: say where they are with --regions PATH")
+        raise UserError(f"{whose} looks at given {what} of each image{there}: say where they are with --regions PATH")
     return GivenRegions(settings, where if isinstance(where, RegionTable) else read_regions(where))

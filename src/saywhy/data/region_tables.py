@@ -1,7 +1,7 @@
-"""What every form of regions on disk has in common (`region_files` has the forms): a table by names of pictures.
+"""What every form of regions on disk has in common (`region_files` has the forms): a table by names of images.
 
-Boxes that people drew for a picture's own captions are *oracle regions*: what is said over them has seen what is
-worth saying, so its scores are no captioner's scores on unseen pictures.
+Boxes that people drew for an image's own captions are *oracle regions*: what is said over them has seen what is
+worth saying, so its scores are no captioner's scores on unseen images.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROUNDING = 0.01  # shares that were computed may end a little above 1
 
 
 class RegionTable(ABC):
-    """Regions by the name of a picture.
+    """Regions by the name of an image.
 
     Attributes:
         path: where they are.
@@ -35,18 +35,18 @@ class RegionTable(ABC):
 
     @abstractmethod
     def entry(self, name: str) -> str | None:
-        """What the table calls a picture of this name; None where it has no regions for it."""
+        """What the table calls an image of this name; None where it has no regions for it."""
 
     @abstractmethod
     def find(self, name: str, vectors: bool = True) -> Regions:
-        """The regions of a picture; without `vectors` those are not read."""
+        """The regions of an image; without `vectors` those are not read."""
 
     def require(self, names: Iterable[str]) -> None:
-        """Raise a `UserError` if a picture has none, or two would have the same."""
+        """Raise a `UserError` if an image has none, or two would have the same."""
         entries = {name: self.entry(name) for name in names}
         if missing := [name for name, entry in entries.items() if entry is None]:
             raise UserError(
-                f"{self.path}: no regions for {len(missing)} of {len(entries)} pictures, such as {missing[0]}"
+                f"{self.path}: no regions for {len(missing)} of {len(entries)} images, such as {missing[0]}"
             )
         owners: dict[str | None, str] = {}
         for name, entry in entries.items():
@@ -64,17 +64,17 @@ class RegionTable(ABC):
         return {"name": self.path.name, "bytes": self.path.stat().st_size, "oracle": self.oracle}
 
 
-def names_of(picture: str) -> Iterator[str]:
-    """The names a picture may go by, the most exact first; digits that end a word are no number.
+def names_of(image: str) -> Iterator[str]:
+    """The names an image may go by, the most exact first; digits that end a word are no number.
 
     >>> list(names_of("val2014/COCO_val2014_000000123.jpg"))
     ['val2014/COCO_val2014_000000123.jpg', 'COCO_val2014_000000123.jpg', 'COCO_val2014_000000123', '123']
     >>> list(names_of("1001773457_577c3a7d70.jpg"))
     ['1001773457_577c3a7d70.jpg', '1001773457_577c3a7d70']
     """
-    name = PurePosixPath(picture.replace("\\", "/"))
-    yield picture
-    if name.name != picture:
+    name = PurePosixPath(image.replace("\\", "/"))
+    yield image
+    if name.name != image:
         yield name.name
     if name.stem != name.name:
         yield name.stem
@@ -93,7 +93,7 @@ def as_regions(
 
     Args:
         where: named in complaints.
-        boxes: (n, 4) in shares, or in pixels; None for the whole picture each time.
+        boxes: (n, 4) in shares, or in pixels; None for the whole image each time.
         vectors: (n, D), or (D, n) as some dumps have it; None for boxes alone.
         size: width and height, where boxes are in pixels.
         count: how many of the n there are, where the rest is padding.
@@ -108,7 +108,7 @@ def as_regions(
     boxes = _shares(where, boxes.astype(np.float32), size)
     there = has_area(boxes)
     if not there.any():
-        raise UserError(f"{where}: no box with an area (left, top, right, bottom); a picture needs one region at least")
+        raise UserError(f"{where}: no box with an area (left, top, right, bottom); an image needs one region at least")
     return Regions(boxes[there], None if vectors is None else vectors[there].astype(np.float32))
 
 
@@ -134,6 +134,6 @@ def _shares(where: str, boxes: np.ndarray, size: tuple[float, float] | None) -> 
                 f"{where}: boxes in pixels, and no size to divide them by: add image_w and image_h, or give shares 0–1"
             )
         if not min(size) > 0:
-            raise UserError(f"{where}: boxes in pixels of a picture of {size[0]:g} × {size[1]:g} pixels")
+            raise UserError(f"{where}: boxes in pixels of an image of {size[0]:g} × {size[1]:g} pixels")
         boxes = boxes / np.array([*size, *size], np.float32)
     return boxes.clip(0, 1)

@@ -1,6 +1,6 @@
-"""Regions: parts of a picture that a captioner may look at, in place of the cells of a grid.
+"""Regions: parts of an image that a captioner may look at, in place of the cells of a grid.
 
-Bottom-up attention (Anderson et al. 2018, https://arxiv.org/abs/1707.07998): n boxes a picture, and for each a
+Bottom-up attention (Anderson et al. 2018, https://arxiv.org/abs/1707.07998): n boxes an image, and for each a
 vector. Vectors come with the boxes from a detector (kind "features"), or are cut out of an encoder's own map
 (kind "boxes", see `encoders.regions`).
 
@@ -31,7 +31,7 @@ class RegionSettings:
 
     Attributes:
         kind: "boxes", with vectors cut out of the encoder's map, or "features", vectors made elsewhere.
-        most: how many regions a picture has at most.
+        most: how many regions an image has at most.
     """
 
     kind: str = "boxes"
@@ -46,10 +46,10 @@ class RegionSettings:
 
 @dataclass(frozen=True)
 class Regions:
-    """The regions of one picture.
+    """The regions of one image.
 
     Attributes:
-        boxes: (n, 4) float32, shares of the picture's width and height.
+        boxes: (n, 4) float32, shares of the image's width and height.
         vectors: (n, D) float32, or None where there are boxes alone.
     """
 
@@ -63,7 +63,7 @@ def has_area(boxes: Array) -> Array:
 
 
 def led_by_the_whole(boxes: np.ndarray) -> np.ndarray:
-    """Boxes (n, 4) with the whole picture as the first of them, so that no picture is without a region."""
+    """Boxes (n, 4) with the whole image as the first of them, so that no image is without a region."""
     rest = boxes[~np.isclose(boxes, WHOLE).all(axis=1)]
     return np.concatenate([np.array([WHOLE], np.float32), rest.astype(np.float32)])
 

@@ -1,4 +1,4 @@
-"""Which pictures are trained on, tuned on and tested on."""
+"""Which images are trained on, tuned on and tested on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SPLITS = ("train", "dev", "test")
 _NAMES = {
     **{name: name for name in SPLITS},
     "training": "train",
-    "restval": "train",  # Karpathy's: validation pictures that may be trained on
+    "restval": "train",  # Karpathy's: validation images that may be trained on
     "val": "dev",
     "valid": "dev",
     "validation": "dev",
@@ -20,7 +20,7 @@ _NAMES = {
 
 
 def split_name(written: str) -> str:
-    """Bring the names data sets use for a split to ours; "" is a picture in none.
+    """Bring the names data sets use for a split to ours; "" is an image in none.
 
     >>> split_name("val"), split_name("Train"), split_name("restval")
     ('dev', 'train', 'train')
@@ -32,9 +32,9 @@ def split_name(written: str) -> str:
 
 
 def stable_split(name: str, dev: float = 0.1, test: float = 0.1) -> str:
-    """Choose a split from the picture's name alone.
+    """Choose a split from the image's name alone.
 
-    The same name gives the same split on every machine and in every order, and adding pictures moves
+    The same name gives the same split on every machine and in every order, and adding images moves
     none that were there.
 
     >>> [stable_split(f"{n}.jpg") for n in (10, 11, 30)]

@@ -1,4 +1,4 @@
-"""Function words: those that hold a caption together and name nothing in the picture."""
+"""Function words: those that hold a caption together and name nothing in the image."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STOP_WORDS = frozenset(
         [_ARTICLES_AND_DETERMINERS, _PRONOUNS, _PREPOSITIONS, _CONJUNCTIONS_AND_ADVERBS, _AUXILIARIES, _PARTICLES]
     ).split()
 )
-"""English function words, in lower case, as `saywhy.data.tokenise` cuts them.
+"""English function words, in lower case, as `saywhy.data.tokenizer` cuts them.
 
-Numbers and words of place such as "left" are not among them: a picture can show that they are true.
+Numbers and words of place such as "left" are not among them: an image can show that they are true.
 """

@@ -1,6 +1,6 @@
-"""Beam search over a batch of pictures.
+"""Beam search over a batch of images.
 
-Every picture keeps `beam` unfinished captions and a pool of its `beam` best finished ones. A caption's score is
+Every image keeps `beam` unfinished captions and a pool of its `beam` best finished ones. A caption's score is
 log p(words, `<end>`) / length^a. As log p ≤ 0 only falls as words are added, log p / (longest length)^a bounds what
 an unfinished caption can still reach. A beam whose bound does not beat the best finished caption is dropped, and
 the search ends when none is left: neither changes which caption is best.
@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from saywhy.captioners.base import Captioner, Glance
+from saywhy.captioners.base import Attention, Captioner
 from saywhy.data.vocabulary import END, START
+from saywhy.decoding.config import Decoding, log_probabilities, permitted
 from saywhy.decoding.hypothesis import Hypothesis
-from saywhy.decoding.rules import Decoding, log_probabilities, permitted
-from saywhy.encoders.annotations import Annotations
+from saywhy.encoders.features import Features
 
 
 @dataclass
@@ -48,7 +48,7 @@ class _Pool:
 class _Trace:
     """One step of the search, for walking back: (B, k) parents, words, log p and log p of ending here.
 
-    The glance has the computed beams alone, whose numbers among all B · k are `rows`.
+    The attention has the computed beams alone, whose numbers among all B · k are `rows`.
     """
 
     parents: Tensor
@@ -56,40 +56,40 @@ class _Trace:
     logprobs: Tensor
     end_logprobs: Tensor
     rows: Tensor
-    glance: Glance
+    attention: Attention
 
-    def alpha(self, pictures: int, k: int) -> Tensor:
-        return _spread(self.glance.alpha, self.rows, pictures * k).unflatten(0, (pictures, k))
+    def alpha(self, images: int, k: int) -> Tensor:
+        return _spread(self.attention.alpha, self.rows, images * k).unflatten(0, (images, k))
 
-    def beta(self, pictures: int, k: int) -> Tensor | None:
-        beta = self.glance.beta
-        return None if beta is None else _spread(beta, self.rows, pictures * k).unflatten(0, (pictures, k))
+    def beta(self, images: int, k: int) -> Tensor | None:
+        beta = self.attention.beta
+        return None if beta is None else _spread(beta, self.rows, images * k).unflatten(0, (images, k))
 
 
-def beam_search(captioner: Captioner, annotations: Annotations, decoding: Decoding) -> list[list[Hypothesis]]:
-    """Up to `beam` captions a picture, the best first."""
-    pictures, k, device = len(annotations), decoding.beam, captioner.device
-    live = torch.full((pictures, k), -torch.inf, device=device)
-    live[:, 0] = 0  # one empty caption a picture, not k equal ones
-    first_row = torch.arange(pictures, device=device)[:, None] * k  # (B, 1)
+def beam_search(captioner: Captioner, features: Features, decoding: Decoding) -> list[list[Hypothesis]]:
+    """Up to `beam` captions an image, the best first."""
+    images, k, device = len(features), decoding.beam, captioner.device
+    live = torch.full((images, k), -torch.inf, device=device)
+    live[:, 0] = 0  # one empty caption an image, not k equal ones
+    first_row = torch.arange(images, device=device)[:, None] * k  # (B, 1)
     rows = first_row.flatten()  # those of the B · k beams that can still win; the others are not computed
-    said = torch.empty(pictures * k, 0, dtype=torch.long, device=device)
-    word = torch.full((pictures,), START, device=device)
-    state, pool, traces = captioner.start(annotations), _Pool.empty(live), list[_Trace]()
+    said = torch.empty(images * k, 0, dtype=torch.long, device=device)
+    word = torch.full((images,), START, device=device)
+    state, pool, traces = captioner.start(features), _Pool.empty(live), list[_Trace]()
 
     for words in range(decoding.max_words + 1):
         step = captioner.step(word, state)
-        raw = _spread(log_probabilities(step.logits), rows, pictures * k).view(pictures, k, -1)
+        raw = _spread(log_probabilities(step.logits), rows, images * k).view(images, k, -1)
         total = live[..., None] + permitted(raw.flatten(0, 1), said, decoding).view_as(raw)  # (B, k, V)
         pool.add(decoding.rank(total[..., END], words), words)
         total[..., END] = -torch.inf
         live, best = total.flatten(1).topk(k, dim=1)
         parents, chosen = best // total.shape[-1], best % total.shape[-1]
         logprobs = raw.flatten(1).gather(1, best)
-        traces.append(_Trace(parents, chosen, logprobs, raw[..., END], rows, step.glance))
+        traces.append(_Trace(parents, chosen, logprobs, raw[..., END], rows, step.attention))
         hopeful = decoding.rank(live, decoding.max_words) > pool.scores[:, :1]
         came_from = (first_row + parents).flatten()  # (B · k)
-        place = torch.zeros(pictures * k, dtype=torch.long, device=device)
+        place = torch.zeros(images * k, dtype=torch.long, device=device)
         place[rows] = torch.arange(len(rows), device=device)  # where a beam stands among the computed ones
         rows = hopeful.flatten().nonzero().squeeze(1)
         if not len(rows):
@@ -108,7 +108,7 @@ def _spread(values: Tensor, rows: Tensor, total: int) -> Tensor:
 
 
 def _walk_back(pool: _Pool, traces: list[_Trace]) -> list[list[Hypothesis]]:
-    pictures, k = pool.scores.shape
+    images, k = pool.scores.shape
 
     def gathered(parts: list[Tensor]) -> np.ndarray:
         return torch.stack(parts).detach().float().cpu().numpy()
@@ -117,18 +117,18 @@ def _walk_back(pool: _Pool, traces: list[_Trace]) -> list[list[Hypothesis]]:
         torch.stack([getattr(trace, name) for trace in traces]).cpu().numpy() for name in ("parents", "words")
     )
     logprobs, ends = gathered([t.logprobs for t in traces]), gathered([t.end_logprobs for t in traces])
-    alpha = gathered([t.alpha(pictures, k) for t in traces])
-    betas = [each for t in traces if (each := t.beta(pictures, k)) is not None]
+    alpha = gathered([t.alpha(images, k) for t in traces])
+    betas = [each for t in traces if (each := t.beta(images, k)) is not None]
     beta = gathered(betas) if betas else None
 
-    def walk(picture: int, score: float, step: int, beam: int) -> Hypothesis:
-        path, log_p = [], [float(ends[step, picture, beam])]
+    def walk(image: int, score: float, step: int, beam: int) -> Hypothesis:
+        path, log_p = [], [float(ends[step, image, beam])]
         looked = []
         for t in range(step - 1, -1, -1):
-            path.append(int(words[t, picture, beam]))
-            log_p.append(float(logprobs[t, picture, beam]))
-            beam = int(parents[t, picture, beam])
-            looked.append((t, picture, beam))  # the glance belongs to the beam the word was chosen from
+            path.append(int(words[t, image, beam]))
+            log_p.append(float(logprobs[t, image, beam]))
+            beam = int(parents[t, image, beam])
+            looked.append((t, image, beam))  # the attention belongs to the beam the word was chosen from
         looked.reverse()
         return Hypothesis(
             words=tuple(reversed(path)),
@@ -140,7 +140,7 @@ def _walk_back(pool: _Pool, traces: list[_Trace]) -> list[list[Hypothesis]]:
 
     found: list[list[Hypothesis]] = []
     triples = zip(pool.scores.tolist(), pool.steps.tolist(), pool.beams.tolist(), strict=True)
-    for picture, (scores, steps, beams) in enumerate(triples):
+    for image, (scores, steps, beams) in enumerate(triples):
         ended = [each for each in zip(scores, steps, beams, strict=True) if each[0] > -np.inf]
-        found.append([walk(picture, *each) for each in ended])
+        found.append([walk(image, *each) for each in ended])
     return found

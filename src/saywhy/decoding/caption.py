@@ -12,7 +12,7 @@ import numpy as np
 from saywhy.data.regions import has_area
 from saywhy.data.vocabulary import Vocabulary
 from saywhy.decoding.hypothesis import Hypothesis
-from saywhy.encoders.annotations import Annotations
+from saywhy.encoders.features import Features
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -26,16 +26,16 @@ class Caption:
 
     Attributes:
         words: the T words.
-        logprobs: the log-probability of each word, given the picture and the words before it.
+        logprobs: the log-probability of each word, given the image and the words before it.
         score: the length rule's score, `<end>` included.
         alpha: attention while choosing each word, (T, [heads,] L).
         beta: the gate at each word, (T,), or None.
         grid: rows and columns of the L places, where they are a grid.
         boxes: (L, 4) left, top, right, bottom of the L places as shares of `region`, where they are regions.
-        image: where the picture came from.
+        source: the path of the image; empty where none is known.
         model: which model spoke.
         risks: how likely each word is made up, None for words that name no thing; None where that was not asked.
-        picture: the picture itself, for `show`.
+        image: the image itself, for `show`.
         region: the part of it the encoder saw: left, top, right, bottom.
     """
 
@@ -46,24 +46,22 @@ class Caption:
     beta: np.ndarray | None = field(repr=False)
     grid: tuple[int, int] | None
     boxes: np.ndarray | None = field(default=None, repr=False)
-    image: str = ""
+    source: str = ""
     model: str = ""
     risks: tuple[float | None, ...] | None = None
-    picture: Image.Image | None = field(default=None, repr=False, compare=False)
+    image: Image.Image | None = field(default=None, repr=False, compare=False)
     region: tuple[float, float, float, float] | None = field(default=None, repr=False)
 
     @classmethod
-    def of(
-        cls, hypothesis: Hypothesis, vocabulary: Vocabulary, annotations: Annotations, row: int, **about: Any
-    ) -> Caption:
-        """The words of a hypothesis about the picture in this row of the annotations."""
+    def of(cls, hypothesis: Hypothesis, vocabulary: Vocabulary, features: Features, row: int, **about: Any) -> Caption:
+        """The words of a hypothesis about the image in this row of the features."""
         words = tuple(vocabulary.decode(hypothesis.words))
         logprobs, alpha, boxes = hypothesis.logprobs[: len(words)], hypothesis.alpha, None
-        if annotations.boxes is not None:
-            boxes = annotations.boxes[row].float().cpu().numpy()
+        if features.boxes is not None:
+            boxes = features.boxes[row].float().cpu().numpy()
             there = has_area(boxes)
             alpha, boxes = alpha[..., there], boxes[there]
-        return cls(words, logprobs, hypothesis.score, alpha, hypothesis.beta, annotations.grid, boxes, **about)
+        return cls(words, logprobs, hypothesis.score, alpha, hypothesis.beta, features.grid, boxes, **about)
 
     @property
     def text(self) -> str:
@@ -90,7 +88,7 @@ class Caption:
         for word, risk in zip(words, self.risks or (), strict=False):
             word["risk"] = None if risk is None else round(risk, 6)
         return {
-            "image": self.image,
+            "image": self.source,
             "caption": self.text,
             "words": words,
             "score": round(self.score, 6),
@@ -99,7 +97,7 @@ class Caption:
 
     def show(self) -> Image.Image:
         """A figure of what the model looked at, word by word; a notebook displays it."""
-        from saywhy.reports.figure import attention_figure  # drawing is loaded only when something is drawn
+        from saywhy.viz.attention_figure import attention_figure  # drawing is loaded only when something is drawn
 
         return attention_figure(self)
 

@@ -1,7 +1,7 @@
-"""Encoders: pictures ↦ annotations.
+"""Encoders: images ↦ features.
 
 >>> [card.name for card in registered()][:2]
-['efficientnet-lite0', 'efficientnet-lite1']
+['alexnet', 'vgg16']
 
 `build("efficientnet-lite2")` gives an `Encoder`; torch is loaded then and not before.
 """
@@ -11,19 +11,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from saywhy.encoders import efficientnet_lite, ported, torchvision_nets  # noqa: F401  (they fill the table)
+from saywhy.encoders import converted_models, efficientnet_lite, torchvision_models  # noqa: F401 (they fill the table)
 from saywhy.encoders.catalogue import Card, encoders
 from saywhy.encoders.settings import EncoderSettings, InputConvention
 
 if TYPE_CHECKING:
-    from saywhy.encoders.annotations import Annotations
     from saywhy.encoders.base import Encoder
+    from saywhy.encoders.features import Features
 
 __all__ = [
-    "Annotations",
     "Card",
     "Encoder",
     "EncoderSettings",
+    "Features",
     "InputConvention",
     "build",
     "encoders",
@@ -56,8 +56,8 @@ def __getattr__(name: str) -> Any:
         from saywhy.encoders.base import Encoder
 
         return Encoder
-    if name == "Annotations":
-        from saywhy.encoders.annotations import Annotations
+    if name == "Features":
+        from saywhy.encoders.features import Features
 
-        return Annotations
+        return Features
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

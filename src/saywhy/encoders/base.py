@@ -1,10 +1,10 @@
-"""An encoder: a picture ↦ the annotation vectors a decoder may look at.
+"""An encoder: an image ↦ the feature vectors a decoder may look at.
 
-`Show, Attend and Tell` (Xu et al. 2015, section 3.1.1): the annotations a = {a_1, …, a_L}, a_i ∈ R^D, are
+`Show, Attend and Tell` (Xu et al. 2015, section 3.1.1): the features a = {a_1, …, a_L}, a_i ∈ R^D, are
 taken from a convolutional layer, not from a fully connected one, so that each a_i stands for a part of the
-picture.
+image.
 
-Shapes: pixels (B, 3, H, W) ↦ body's map (B, D, rows, columns) ↦ annotations (B, L, D), L = rows · columns
+Shapes: pixels (B, 3, H, W) ↦ body's map (B, D, rows, columns) ↦ features (B, L, D), L = rows · columns
 in reading order.
 """
 
@@ -13,8 +13,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from saywhy.encoders.annotations import Annotations
-from saywhy.encoders.regions import cut_regions
+from saywhy.encoders.features import Features
+from saywhy.encoders.region_pooling import cut_regions
 from saywhy.encoders.settings import EncoderSettings, InputConvention
 from saywhy.errors import UserError
 
@@ -34,7 +34,7 @@ class Encoder(nn.Module):
         settings: what it was built from.
         size: the side in pixels of its usual square input; other sizes work too.
         width: D.
-        stride: pixels from one annotation to the next.
+        stride: pixels from one feature to the next.
         convention: how pixels become the body's input.
         body: the network, (B, 3, H, W) normalised ↦ (B, D, rows, columns).
     """
@@ -56,35 +56,35 @@ class Encoder(nn.Module):
         self._blocks = block_names(body)
         self.finetune_from(None)
 
-    def forward(self, pixels: Tensor, boxes: Tensor | None = None) -> Annotations:
-        """Annotate pictures: on the network's grid or, with boxes, in regions cut out of it.
+    def forward(self, pixels: Tensor, boxes: Tensor | None = None) -> Features:
+        """Annotate images: on the network's grid or, with boxes, in regions cut out of it.
 
         Args:
             pixels: (B, 3, H, W), RGB from 0 to 255, uint8 or float.
             boxes: (B, R, 4) left, top, right, bottom as shares of the pixels' width and height.
         """
-        return self.annotate(self.normalise(pixels), boxes)
+        return self.encode_normalised(self.normalise(pixels), boxes)
 
-    def annotate(self, x: Tensor, boxes: Tensor | None = None) -> Annotations:
+    def encode_normalised(self, x: Tensor, boxes: Tensor | None = None) -> Features:
         """As `forward`, of normalised pixels: what relevance can be followed through, up to its beginning."""
-        features = self.features(x)  # (B, D, rows, columns)
+        features = self.feature_map(x)  # (B, D, rows, columns)
         rows, columns = features.shape[-2:]
         vectors = features.flatten(2).transpose(1, 2).contiguous()  # (B, L, D)
-        grid = Annotations(vectors, (rows, columns))
+        grid = Features(vectors, (rows, columns))
         return grid if boxes is None else cut_regions(grid, boxes)
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """Turn 0–255 RGB into the body's input; linear, so relevance may be read in either."""
         if pixels.ndim != 4 or pixels.shape[1] != 3:
-            raise ValueError(f"pictures must be (B, 3, H, W), not {tuple(pixels.shape)}")
-        # channels last: convolutions run faster so on CPUs, and the annotations need no copy
+            raise ValueError(f"images must be (B, 3, H, W), not {tuple(pixels.shape)}")
+        # channels last: convolutions run faster so on CPUs, and the features need no copy
         x = pixels.to(self.mean.dtype).contiguous(memory_format=torch.channels_last)
         if self.convention.channels == "bgr":
             x = x.flip(1)
         return (x - self.mean) / self.std
 
-    def features(self, x: Tensor) -> Tensor:
-        """Run the body on normalised pixels: (B, 3, H, W) ↦ (B, D, rows, columns)."""
+    def feature_map(self, x: Tensor) -> Tensor:
+        """Trainer the body on normalised pixels: (B, 3, H, W) ↦ (B, D, rows, columns)."""
         return self.body(x)
 
     def blocks(self) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from saywhy.encoders import given_features, timm_nets
+from saywhy.encoders import precomputed, timm_models
 from saywhy.encoders.base import Encoder
 from saywhy.encoders.catalogue import encoders
 from saywhy.encoders.initial import settle_batch_norm
@@ -15,17 +15,17 @@ from saywhy.encoders.weights import load_into, read_weights
 
 def build(settings: EncoderSettings, weights: str | Path | None) -> Encoder:
     """Build the encoder these settings describe, with these weights."""
-    encoder = skeleton(settings, None if weights == "none" else weights)
+    encoder = build_without_weights(settings, None if weights == "none" else weights)
     if weights in (None, "none"):
         settle_batch_norm(encoder)
     return encoder
 
 
-def skeleton(settings: EncoderSettings, weights: str | Path | None = None) -> Encoder:
+def build_without_weights(settings: EncoderSettings, weights: str | Path | None = None) -> Encoder:
     """As `build`, but random weights are left as drawn: for one who fills them in next."""
-    if settings.name.startswith(given_features.PREFIX):
-        return given_features.build(settings, weights)
-    make = timm_nets.build if settings.name.startswith(timm_nets.PREFIX) else build_registered
+    if settings.name.startswith(precomputed.PREFIX):
+        return precomputed.build(settings, weights)
+    make = timm_models.build if settings.name.startswith(timm_models.PREFIX) else build_registered
     return make(settings, weights)
 
 

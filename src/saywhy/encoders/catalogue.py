@@ -36,9 +36,9 @@ class Card:
 
     Attributes:
         name: what a user calls it.
-        width: D, the length of an annotation vector.
-        stride: pixels from one annotation to the next.
-        side: annotations along one side at the usual size.
+        width: D, the length of an feature vector.
+        stride: pixels from one feature to the next.
+        side: features along one side at the usual size.
         size: the usual input's side in pixels.
         convention: what its weights expect of the pixels.
         source: where its weights come from, in words.
@@ -62,7 +62,7 @@ class Card:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Rows and columns of annotations at the usual size."""
+        """Rows and columns of features at the usual size."""
         return self.side, self.side
 
 

@@ -1,6 +1,6 @@
 """EfficientNet-Lite 0, 1 and 2: EfficientNets (Tan and Le 2019) for small machines.
 
-The annotations are the 1280-channel map after the last 1×1 convolution, its batch norm and ReLU6, before
+The features are the 1280-channel map after the last 1×1 convolution, its batch norm and ReLU6, before
 the pooling. The networks were trained in TensorFlow; the input is (x − 127) / 128. Their weights come as
 ordinary packages, with the names of the package `efficientnet_lite_pytorch`; `mbconv` has the network.
 """

@@ -22,7 +22,7 @@ from torchvision.models.inception import (
 
 
 def average(x: Tensor) -> Tensor:
-    """A 3×3 mean over what lies inside the picture."""
+    """A 3×3 mean over what lies inside the image."""
     return F.avg_pool2d(x, kernel_size=3, stride=1, padding=1, count_include_pad=False)
 
 

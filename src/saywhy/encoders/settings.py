@@ -43,7 +43,7 @@ class EncoderSettings:
         name: a registered name, or "timm:NAME".
         size: the side in pixels of its usual square input.
         convention: what its weights expect of the pixels.
-        output_stride: pixels from one annotation to the next where a finer grid than the usual was asked for.
+        output_stride: pixels from one feature to the next where a finer grid than the usual was asked for.
         train_batch_norm: let batch normalisation use and update the statistics of the batch in training.
     """
 

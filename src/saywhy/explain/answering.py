@@ -1,4 +1,4 @@
-"""From a batch's evidence to one explanation a picture."""
+"""From a batch's evidence to one explanation an image."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 from torch import Tensor
 
 from saywhy.data.regions import has_area
-from saywhy.explain.asking import Asked
 from saywhy.explain.explanation import Budget, Explanation, Word
 from saywhy.explain.methods import OVER_PLACES, Evidence
+from saywhy.explain.request import Asked
 
 
 def explanation_of(
@@ -23,12 +23,12 @@ def explanation_of(
     risks: Sequence[float | None],
     **about: Any,
 ) -> Explanation:
-    """The explanation of the picture in this row of the batch; `risks` are those of its words."""
+    """The explanation of the image in this row of the batch; `risks` are those of its words."""
     K = len(asked.words)
     maps = {method: _numpy(values[:K, row]) for method, values in evidence.maps.items()}
     boxes = None
-    if evidence.annotations.boxes is not None:
-        boxes = _numpy(evidence.annotations.boxes[row])
+    if evidence.features.boxes is not None:
+        boxes = _numpy(evidence.features.boxes[row])
         there = has_area(boxes)
         boxes = boxes[there]
         is_over_places = {*OVER_PLACES} | ({*maps} if evidence.relevances.pixels is None else set())
@@ -39,7 +39,7 @@ def explanation_of(
         words=words,
         methods=tuple(method for method in methods if method in maps),
         maps=maps,
-        grid=evidence.annotations.grid,
+        grid=evidence.features.grid,
         boxes=boxes,
         **about,
     )
@@ -57,7 +57,7 @@ def _word(k: int, row: int, asked: Asked, evidence: Evidence, instead: str | Non
         logit=float(evidence.scores[row, k]),
         probability=float(evidence.probabilities[row, k]),
         budget=Budget(
-            picture=float(told.places[k, row].double().sum()),
+            image=float(told.places[k, row].double().sum()),
             words=float(said[1:].double().sum()),
             start=float(said[0] + told.start[k, row]),
             absorbed=float(told.absorbed[k, row]),

@@ -1,23 +1,25 @@
-"""From what a user asks to explanations, for a batch of pictures."""
+"""From what a user asks to explanations, for a batch of images."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from saywhy.captioners.base import Captioner
 from saywhy.data.vocabulary import Vocabulary
-from saywhy.decoding.rules import log_probabilities
+from saywhy.decoding.config import log_probabilities
 from saywhy.explain.answering import explanation_of
-from saywhy.explain.asking import Ask, Asked, in_question, question
 from saywhy.explain.composites import DEFAULT, Composite, composite
 from saywhy.explain.explanation import Explanation
 from saywhy.explain.methods import explain, known
-from saywhy.explain.risk import Risks
+from saywhy.explain.request import Ask, Asked, in_question, question
+
+if TYPE_CHECKING:
+    from saywhy.hallucination.risk import Risks
 
 
 def words_at_a_time(device: torch.device) -> int:
@@ -27,7 +29,7 @@ def words_at_a_time(device: torch.device) -> int:
 
 @dataclass
 class Explaining:
-    """What explains a batch of pictures; `Model.explanations` says what each part means."""
+    """What explains a batch of images; `Model.explanations` says what each part means."""
 
     captioner: Captioner
     vocabulary: Vocabulary
@@ -48,7 +50,7 @@ class Explaining:
         captions: Sequence[Sequence[str]],
         about: Sequence[Mapping[str, Any]],
     ) -> Iterator[Explanation]:
-        """Explain what was said of each picture; `about` is what else its explanation tells."""
+        """Explain what was said of each image; `about` is what else its explanation tells."""
         asked = [in_question(words, self.ask.word, self.ask.at, self.ask.instead) for words in captions]
         if None in asked:
             fitting = self._fitting(pixels, boxes, captions)

@@ -14,9 +14,9 @@ from zipfile import BadZipFile
 import numpy as np
 from PIL import Image
 
+from saywhy.data.preprocess import Region, enlarged, in_boxes, on_image
 from saywhy.decoding.caption import as_text
 from saywhy.errors import UserError, closest
-from saywhy.explain.maps import Region, enlarged, in_boxes, on_picture
 from saywhy.files import whole_file, write_text
 
 if TYPE_CHECKING:
@@ -27,16 +27,16 @@ JSON, MAPS, FIGURE, PAGE = "explanation.json", "maps.npz", "words.png", "report.
 
 @dataclass(frozen=True)
 class Budget:
-    """A word's logit, split exactly: picture + words + start + absorbed.
+    """A word's logit, split exactly: image + words + start + absorbed.
 
     Attributes:
-        picture: what came from the annotations, by whatever way.
+        image: what came from the features, by whatever way.
         words: what came from the words said before.
         start: what came from `<start>` and constant initial states.
         absorbed: what biases and stabilisers took, added up layer by layer.
     """
 
-    picture: float
+    image: float
     words: float
     start: float
     absorbed: float
@@ -44,17 +44,17 @@ class Budget:
     @property
     def total(self) -> float:
         """The sum, which is the logit."""
-        return self.picture + self.words + self.start + self.absorbed
+        return self.image + self.words + self.start + self.absorbed
 
     @property
     def share(self) -> float:
-        """How much of the evidence was the picture's, from −1 (all of it, against the word) to 1 (all of it, for it).
+        """How much of the evidence was the image's, from −1 (all of it, against the word) to 1 (all of it, for it).
 
-        >>> Budget(picture=3.0, words=-1.0, start=0.0, absorbed=0.5).share
+        >>> Budget(image=3.0, words=-1.0, start=0.0, absorbed=0.5).share
         0.75
         """
-        evidence = abs(self.picture) + abs(self.words) + abs(self.start)
-        return self.picture / evidence if evidence else 0.0
+        evidence = abs(self.image) + abs(self.words) + abs(self.start)
+        return self.image / evidence if evidence else 0.0
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ class Word:
         said: the word that the caption has there, which may be another.
         instead: the word it is held against, or None; the logit is then the difference of the two.
         logit: the number that was explained.
-        probability: of the word, given the picture and the words before.
+        probability: of the word, given the image and the words before.
         budget: the logit, split.
-        pixels: the part of the budget's picture that reached the pixels; the encoder absorbed the rest. None where
+        pixels: the part of the budget's image that reached the pixels; the encoder absorbed the rest. None where
             the model looks at given features.
         absorbed_by_encoder: that rest, added up layer by layer.
         earlier: by method, a signed weight for each of the words before it.
@@ -96,22 +96,22 @@ class Explanation:
     """A caption, and the reasons for each word in question.
 
     Attributes:
-        image: where the picture came from.
+        source: the path of the image; empty where none is known.
         model: which model was asked.
         tokens: the words of the caption.
         words: the words that are explained, in their order.
         methods: the methods there are maps of.
         composite: the rules of LRP.
-        size: width and height of the picture.
+        size: width and height of the image.
         region: the part of it the encoder saw: left, top, right, bottom.
         seen: S, the side of the encoder's square.
         maps: by method, of each word: (K, S, S) over the encoder's square, or (K, [heads,] L) over places.
         grid: rows and columns of the places, where they are a grid.
         boxes: (L, 4) of the places, as shares of the region, where they are regions.
-        picture: the picture, at most 1024 pixels long.
+        image: the image, at most 1024 pixels long.
     """
 
-    image: str
+    source: str
     model: str
     tokens: tuple[str, ...]
     words: tuple[Word, ...]
@@ -123,7 +123,7 @@ class Explanation:
     maps: Mapping[str, np.ndarray] = field(repr=False)
     grid: tuple[int, int] | None = None
     boxes: np.ndarray | None = field(default=None, repr=False)
-    picture: Image.Image | None = field(default=None, repr=False)
+    image: Image.Image | None = field(default=None, repr=False)
 
     @property
     def caption(self) -> str:
@@ -138,7 +138,7 @@ class Explanation:
     def map(
         self, i: int, method: str | None = None, head: int | None = None, size: tuple[int, int] | None = None
     ) -> np.ndarray:
-        """The map of word i over the whole picture, (height, width), at its own size or another.
+        """The map of word i over the whole image, (height, width), at its own size or another.
 
         Positive supports the word, negative speaks against it. Of several heads of attention it is the mean, or one.
         """
@@ -152,17 +152,17 @@ class Explanation:
         scale = np.array([width / self.size[0], height / self.size[1]] * 2)
         region: Region = tuple(float(each) for each in self.region * scale)  # type: ignore[assignment]
         if values.ndim == 2:
-            return on_picture(values, (width, height), region)
+            return on_image(values, (width, height), region)
         if self.boxes is not None:
             return in_boxes(values, self.boxes, (width, height), region)
         assert self.grid is not None
         square = enlarged(values.reshape(self.grid), self.seen, smooth=method == "attention")
-        return on_picture(square, (width, height), region)
+        return on_image(square, (width, height), region)
 
     def as_dict(self) -> dict[str, Any]:
         """What `explanation.json` holds."""
         return {
-            "image": self.image,
+            "image": self.source,
             "caption": self.caption,
             "model": self.model,
             "tokens": list(self.tokens),
@@ -177,20 +177,20 @@ class Explanation:
 
     def show(self, method: str | None = None) -> Image.Image:
         """The classic figure, one panel a word; a notebook displays it."""
-        from saywhy.reports.words_figure import words_figure  # drawing is loaded only when something is drawn
+        from saywhy.viz.explanation_figure import words_figure  # drawing is loaded only when something is drawn
 
         return words_figure(self, method or self.methods[0])
 
     def save(self, folder: str | Path) -> None:
         """Write `explanation.json`, `maps.npz`, `words.png` and `report.html` into a folder."""
-        from saywhy.reports.explanation_page import explanation_page
+        from saywhy.viz.explanation_page import explanation_page
 
         folder = Path(folder)
         parts = {name: values.astype(np.float32) for name, values in self.maps.items()}
         if self.boxes is not None:
             parts["boxes"] = self.boxes
-        if self.picture is not None:
-            parts["picture"] = np.frombuffer(_as_jpeg(self.picture), np.uint8)
+        if self.image is not None:
+            parts["image"] = np.frombuffer(_as_jpeg(self.image), np.uint8)
         maps = io.BytesIO()
         np.savez_compressed(maps, **parts)  # type: ignore[arg-type]
         told = json.dumps(self.as_dict(), ensure_ascii=False, indent=2) + "\n"
@@ -212,7 +212,7 @@ class Explanation:
             told = json.loads((folder / JSON).read_text(encoding="utf-8"))
             with np.load(folder / MAPS) as file:
                 parts = dict(file)
-            picture, boxes = parts.pop("picture", None), parts.pop("boxes", None)
+            image, boxes = parts.pop("image", None), parts.pop("boxes", None)
             return cls(
                 told["image"],
                 told["model"],
@@ -226,7 +226,7 @@ class Explanation:
                 parts,
                 None if told["grid"] is None else tuple(told["grid"]),
                 boxes,
-                None if picture is None else Image.open(io.BytesIO(picture.tobytes())),
+                None if image is None else Image.open(io.BytesIO(image.tobytes())),
             )
         except FileNotFoundError as error:
             raise UserError(f"{folder}: no explanation that saywhy saved ({error.filename} is missing)") from None
@@ -245,7 +245,7 @@ def _word(told: dict[str, Any]) -> Word:
     return Word(**{**told, "budget": Budget(**told["budget"])})
 
 
-def _as_jpeg(picture: Image.Image) -> bytes:
+def _as_jpeg(image: Image.Image) -> bytes:
     held = io.BytesIO()
-    picture.save(held, format="JPEG", quality=92)
+    image.save(held, format="JPEG", quality=92)
     return held.getvalue()

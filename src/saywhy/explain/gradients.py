@@ -19,13 +19,13 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from saywhy.explain.functions import Traced, signals, variants
+from saywhy.explain.tracing import TracingMode, signals, variants
 
 CELLS = frozenset(variants("lstm_cell"))
 RECTIFIERS = frozenset(variants("relu", "relu_", "relu6", "hardtanh", "hardtanh_"))
 
 
-class Leaves(Traced):
+class GradientMode(TracingMode):
     """Gradients reach word embeddings and stop there.
 
     Attributes:
@@ -56,7 +56,7 @@ def _lstm_cell(
     return o.sigmoid() * c.tanh(), c
 
 
-class Guidable(Traced):
+class GuidedMode(TracingMode):
     """Backward passes after a forward pass under this mode can be guided.
 
     Attributes:
@@ -88,7 +88,7 @@ class Rectified(Function):
     """A rectifier that has run, x ↦ y: its gradient is 1 where y follows x, and 0 elsewhere."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor, mode: Guidable) -> Tensor:
+    def forward(ctx: Any, x: Tensor, y: Tensor, mode: GuidedMode) -> Tensor:
         """Y unchanged."""
         ctx.save_for_backward((x == y) & (y != 0))
         ctx.mode = mode
@@ -102,7 +102,7 @@ class Rectified(Function):
 
 
 def grad_cam(vectors: Tensor, g: Tensor) -> Tensor:
-    """Grad-CAM over annotations (B, L, D) with gradients (K, B, L, D): (K, B, L), not negative.
+    """Grad-CAM over features (B, L, D) with gradients (K, B, L, D): (K, B, L), not negative.
 
     Selvaraju et al. 2017 (https://arxiv.org/abs/1610.02391): ReLU(Σ_d w_d a_d), w_d the mean gradient of channel d.
     """

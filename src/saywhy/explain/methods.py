@@ -3,11 +3,11 @@
 | method | pixels | earlier words |
 | --- | --- | --- |
 | `lrp` | relevance, signed | relevance, the sum over the embedding |
-| `gradcam` | ReLU of annotations weighted by their mean gradients | the sum of the embedding's gradients |
+| `gradcam` | ReLU of features weighted by their mean gradients | the sum of the embedding's gradients |
 | `guided-backprop` | the gradient, the encoder's ReLUs guided | the same |
 | `guided-gradcam` | the two multiplied | the same |
 | `gradient-input` | gradient × pixel | gradient × embedding, summed |
-| `attention` | α, each head and the mean | none: attention looks at the picture alone |
+| `attention` | α, each head and the mean | none: attention looks at the image alone |
 
 Of transformers the sum of an embedding's gradients is zero, and there is no weight for earlier words by it.
 
@@ -24,12 +24,12 @@ import torch
 from torch import Tensor
 
 from saywhy.captioners.base import Captioner
-from saywhy.decoding.rules import log_probabilities
-from saywhy.encoders.annotations import Annotations
+from saywhy.data.preprocess import enlarged, in_boxes
+from saywhy.decoding.config import log_probabilities
+from saywhy.encoders.features import Features
 from saywhy.errors import UserError, closest
 from saywhy.explain.composites import Composite
-from saywhy.explain.gradients import Guidable, grad_cam
-from saywhy.explain.maps import enlarged, in_boxes
+from saywhy.explain.gradients import GuidedMode, grad_cam
 from saywhy.explain.passes import Forward, Question, Relevances, run_gradients, run_relevance
 
 METHODS = ("lrp", "gradcam", "guided-gradcam", "guided-backprop", "gradient-input", "attention")
@@ -39,7 +39,7 @@ OVER_PLACES = ("gradcam", "attention")
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the methods say of K words of B pictures.
+    """What the methods say of K words of B images.
 
     Attributes:
         scores: the logits, or their differences, that were explained, (B, K).
@@ -47,7 +47,7 @@ class Evidence:
         log_p: of every word of the vocabulary in their places, (B, K, V).
         alpha: attention at each word, (B, K, [heads,] L).
         beta: the gate at each word, (B, K), or None.
-        annotations: what was looked at.
+        features: what was looked at.
         maps: by method, (K, B, S, S), or over places (K, B, [heads,] L).
         earlier: by method, a weight for each word read, (K, B, T), `<start>` first.
         relevances: LRP in full: the evidence budget is made of it.
@@ -58,7 +58,7 @@ class Evidence:
     log_p: Tensor
     alpha: Tensor
     beta: Tensor | None
-    annotations: Annotations
+    features: Features
     maps: dict[str, Tensor]
     earlier: dict[str, Tensor]
     relevances: Relevances
@@ -87,7 +87,7 @@ def explain(
     to_pixels: bool = True,
     refuse: bool = True,
 ) -> Evidence:
-    """Explain K words of each of B pictures (B, 3, S, S).
+    """Explain K words of each of B images (B, 3, S, S).
 
     LRP always runs: the budget comes from it. `chunk` words go back at a time. Without `to_pixels` nothing goes back
     through the encoder: earlier words, budgets and maps over places are the same, maps over pixels are left out.
@@ -95,7 +95,7 @@ def explain(
     """
     forward, relevances = run_relevance(captioner, pixels, boxes, question, composite, chunk, to_pixels, refuse)
     forward = forward.detached()  # its graph is large, and gradients have one of their own
-    alpha = question.at_places(forward.glance.alpha).cpu()
+    alpha = question.at_places(forward.attention.alpha).cpu()
     maps: dict[str, Tensor] = {}
     earlier = {"lrp": relevances.said}
     if "lrp" in methods and (to_pixels or pixels.ndim < 4):
@@ -104,18 +104,18 @@ def explain(
         maps["attention"] = alpha.transpose(0, 1)
     if set(methods) - {"lrp", "attention"}:
         there = run_gradients(captioner, pixels, boxes, question, chunk, to_pixels)
-        _gradients(*there, methods, maps, earlier, to_pixels, sums_tell=not captioner.thinks_by_attention)
+        _gradients(*there, methods, maps, earlier, to_pixels, sums_tell=not captioner.propagates_through_attention)
     log_p = log_probabilities(question.at_places(forward.logits))
     p = log_p.gather(-1, question.words.unsqueeze(-1)).squeeze(-1).exp().cpu()
     log_p = log_p.cpu()
-    beta = None if forward.glance.beta is None else question.at_places(forward.glance.beta).cpu()
+    beta = None if forward.attention.beta is None else question.at_places(forward.attention.beta).cpu()
     ordered = {method: maps[method] for method in methods if method in maps}
-    return Evidence(forward.scores.cpu(), p, log_p, alpha, beta, forward.annotations, ordered, earlier, relevances)
+    return Evidence(forward.scores.cpu(), p, log_p, alpha, beta, forward.features, ordered, earlier, relevances)
 
 
 def _gradients(
     forward: Forward,
-    mode: Guidable,
+    mode: GuidedMode,
     methods: Sequence[str],
     maps: dict[str, Tensor],
     earlier: dict[str, Tensor],
@@ -127,7 +127,7 @@ def _gradients(
     A transformer's layer norm takes a constant off again that is added to an embedding, so the sum of an embedding's
     gradients is zero and tells nothing: such a captioner has no weights for words by these methods.
     """
-    vectors, x, has_pixels = forward.annotations.vectors, forward.x, forward.x.ndim == 4
+    vectors, x, has_pixels = forward.features.vectors, forward.x, forward.x.ndim == 4
     g, of_embedded, _ = forward.from_words()
     if sums_tell:
         plain = forward.by_word(of_embedded)
@@ -153,11 +153,11 @@ def _gradients(
 
 def _over_pixels(cam: Tensor, forward: Forward) -> Tensor:
     """A map over places on the encoder's square, (K, B, S, S)."""
-    grid, S = forward.annotations.grid, forward.x.shape[-1]
+    grid, S = forward.features.grid, forward.x.shape[-1]
     if grid is not None:
         return torch.from_numpy(enlarged(cam.unflatten(-1, grid).cpu().numpy(), S)).to(cam)
-    assert forward.annotations.boxes is not None
-    boxes = forward.annotations.boxes.float().cpu().numpy()  # (B, L, 4)
+    assert forward.features.boxes is not None
+    boxes = forward.features.boxes.float().cpu().numpy()  # (B, L, 4)
     rows = [zip(of_word, boxes, strict=True) for of_word in cam.cpu().numpy()]
     squares = [[in_boxes(values, where, (S, S), (0, 0, S, S)) for values, where in row] for row in rows]
     return torch.from_numpy(np.array(squares)).to(cam)

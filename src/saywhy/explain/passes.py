@@ -1,8 +1,8 @@
 """One forward pass and backward passes for all words at once.
 
-A `Question` asks about K words of each of B pictures. The encoder and the decoder run forward once; what then goes
+A `Question` asks about K words of each of B images. The encoder and the decoder run forward once; what then goes
 backward, gradients or relevance, has a further axis of words in front, (K, B, …), over which `torch.func.vmap` maps the
-pass. All are taken in two halves: from logits to annotations and word embeddings, and from annotations to pixels.
+pass. All are taken in two halves: from logits to features and word embeddings, and from features to pixels.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saywhy.captioners.base import Captioner, Glance
-from saywhy.encoders.annotations import Annotations
+from saywhy.captioners.base import Attention, Captioner
+from saywhy.encoders.features import Features
 from saywhy.errors import UserError
 from saywhy.explain.composites import Composite
-from saywhy.explain.functions import now
-from saywhy.explain.gradients import Guidable, Leaves
-from saywhy.explain.relevance import Pixels, Relevance
+from saywhy.explain.gradients import GradientMode, GuidedMode
+from saywhy.explain.lrp import Pixels, Relevance
+from saywhy.explain.tracing import now
 
 TOLERANCE = 1e-2
 """How far books may be off, by max(1, |logit|), before an explanation is refused; rounding makes 1e-4 of it."""
@@ -63,21 +63,21 @@ class Forward:
     question: Question
     logits: Tensor  # (B, T, V)
     scores: Tensor  # (B, K)
-    glance: Glance
-    annotations: Annotations
+    attention: Attention
+    features: Features
     embedded: Sequence[Tensor]
     x: Tensor  # normalised pixels (B, 3, S, S), or given vectors (B, R, D)
     chunk: int
 
     def detached(self) -> Forward:
         """The same numbers, without the graph that led to them."""
-        beta = None if self.glance.beta is None else self.glance.beta.detach()
+        beta = None if self.attention.beta is None else self.attention.beta.detach()
         return replace(
             self,
             logits=self.logits.detach(),
             scores=self.scores.detach(),
-            glance=Glance(self.glance.alpha.detach(), beta),
-            annotations=replace(self.annotations, vectors=self.annotations.vectors.detach()),
+            attention=Attention(self.attention.alpha.detach(), beta),
+            features=replace(self.features, vectors=self.features.vectors.detach()),
             embedded=(),
             x=self.x.detach(),
         )
@@ -97,11 +97,11 @@ class Forward:
         return torch.func.vmap(back, chunk_size=self.chunk)(g)
 
     def from_words(self, *accounts: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """Gradients of the annotations (K, B, L, D), of the embeddings, and of accounts (K, B)."""
+        """Gradients of the features (K, B, L, D), of the embeddings, and of accounts (K, B)."""
         K = self.scores.shape[1]
         one = torch.eye(K, dtype=self.scores.dtype, device=self.scores.device)
         g = one.unsqueeze(1).expand(K, *self.scores.shape)
-        inputs = [self.annotations.vectors, *self.embedded, *accounts]
+        inputs = [self.features.vectors, *self.embedded, *accounts]
         of_vectors, *others = self.traced(self.scores, inputs, g)
         return of_vectors, others[: len(self.embedded)], others[len(self.embedded) :]
 
@@ -123,35 +123,35 @@ def run_gradients(
     question: Question,
     chunk: int,
     to_pixels: bool = True,
-) -> tuple[Forward, Guidable]:
+) -> tuple[Forward, GuidedMode]:
     """The model forward, ready for gradients, plain or guided."""
     x = captioner.encoder.normalise(pixels).detach().requires_grad_(to_pixels)
-    encoding, decoding = Guidable(), Leaves()
+    encoding, decoding = GuidedMode(), GradientMode()
     with torch.enable_grad():
         if to_pixels:
             with encoding:
-                annotations = _now(captioner.encoder.annotate(x, boxes))
+                features = _now(captioner.encoder.encode_normalised(x, boxes))
         else:
-            annotations = _annotations(captioner, x, boxes)
+            features = _annotations(captioner, x, boxes)
         with decoding:
-            logits, glance = captioner(annotations, question.said)
+            logits, attention = captioner(features, question.said)
             logits = now(logits)
         scores = question.scores(logits)
-    return Forward(question, logits, scores, glance, annotations, decoding.embedded, x, chunk), encoding
+    return Forward(question, logits, scores, attention, features, decoding.embedded, x, chunk), encoding
 
 
 @dataclass(frozen=True)
 class Relevances:
-    """LRP of K words of B pictures.
+    """LRP of K words of B images.
 
     Attributes:
         pixels: relevance of the encoder's input summed over channels, (K, B, S, S); None for given features, and
-            where relevance was followed no further than annotations.
-        places: of annotations, summed over their numbers, (K, B, L).
+            where relevance was followed no further than features.
+        places: of features, summed over their numbers, (K, B, L).
         said: of the words read, (K, B, T), `<start>` first.
         start: of constant initial states, (K, B).
         absorbed: by the decoder's biases and stabilisers, (K, B).
-        absorbed_by_encoder: by the encoder's, of what reached the annotations, (K, B).
+        absorbed_by_encoder: by the encoder's, of what reached the features, (K, B).
     """
 
     pixels: Tensor | None
@@ -161,19 +161,19 @@ class Relevances:
     absorbed: Tensor
     absorbed_by_encoder: Tensor
 
-    def picture_share(self) -> Tensor:
-        """How much of the evidence was the picture's, (K, B); as `Budget.share`."""
-        picture, start = self.places.sum(dim=-1), self.said[..., 0] + self.start
+    def image_share(self) -> Tensor:
+        """How much of the evidence was the image's, (K, B); as `Budget.share`."""
+        image, start = self.places.sum(dim=-1), self.said[..., 0] + self.start
         words = self.said[..., 1:].sum(dim=-1)
-        evidence = picture.abs() + words.abs() + start.abs()
-        return torch.where(evidence > 0, picture / evidence.clamp(min=1e-30), 0.0)
+        evidence = image.abs() + words.abs() + start.abs()
+        return torch.where(evidence > 0, image / evidence.clamp(min=1e-30), 0.0)
 
-    def refuse_imbalance(self, scores: Tensor) -> None:
+    def check_conservation(self, scores: Tensor) -> None:
         """Raise a `UserError` where the parts of scores (K, B) do not add up: a model that rules misunderstand."""
-        picture = self.places.sum(dim=-1)
-        off = (picture + self.said.sum(dim=-1) + self.start + self.absorbed - scores).abs()
+        image = self.places.sum(dim=-1)
+        off = (image + self.said.sum(dim=-1) + self.start + self.absorbed - scores).abs()
         if self.pixels is not None:
-            off = torch.maximum(off, (self.pixels.sum(dim=(2, 3)) + self.absorbed_by_encoder - picture).abs())
+            off = torch.maximum(off, (self.pixels.sum(dim=(2, 3)) + self.absorbed_by_encoder - image).abs())
         if (off > TOLERANCE * scores.abs().clamp(min=1)).any():
             raise UserError("the books of this model do not balance: LRP cannot follow it; use other methods")
 
@@ -188,7 +188,7 @@ def run_relevance(
     to_pixels: bool = True,
     refuse: bool = True,
 ) -> tuple[Forward, Relevances]:
-    """Relevance of the words in question, from their logits down to pixels, or to annotations alone.
+    """Relevance of the words in question, from their logits down to pixels, or to features alone.
 
     Books that do not balance are refused unless that is not asked for.
     """
@@ -200,35 +200,35 @@ def run_relevance(
     encoding = Relevance(composite, x, attention="attnlrp")
     if to_pixels:
         with torch.enable_grad(), encoding:
-            annotations = _now(captioner.encoder.annotate(x, boxes))
+            features = _now(captioner.encoder.encode_normalised(x, boxes))
     else:
-        annotations = _annotations(captioner, x, boxes)
-    decoding = Relevance(composite, x, attention="attnlrp" if captioner.thinks_by_attention else "constant")
+        features = _annotations(captioner, x, boxes)
+    decoding = Relevance(composite, x, attention="attnlrp" if captioner.propagates_through_attention else "constant")
     with torch.enable_grad(), decoding:
-        logits, glance = captioner(annotations, question.said)
+        logits, attention = captioner(features, question.said)
         logits = now(logits)
     with torch.enable_grad():
         scores = question.scores(logits)
-    forward = Forward(question, logits, scores, glance, annotations, decoding.embedded, x, chunk)
+    forward = Forward(question, logits, scores, attention, features, decoding.embedded, x, chunk)
     relevances = _relevances(forward, encoding if to_pixels else None, decoding, sink)
-    if refuse and captioner.heard is None:  # of one head alone, books have no reason to balance
-        relevances.refuse_imbalance(scores.detach().cpu().T)
+    if refuse and captioner.isolated_head is None:  # of one head alone, books have no reason to balance
+        relevances.check_conservation(scores.detach().cpu().T)
     return forward, relevances
 
 
-def _annotations(captioner: Captioner, x: Tensor, boxes: Tensor | None) -> Annotations:
+def _annotations(captioner: Captioner, x: Tensor, boxes: Tensor | None) -> Features:
     """What the encoder says of x, with no way back to it."""
     with torch.no_grad():
-        annotations = captioner.encoder.annotate(x, boxes)
-    return replace(annotations, vectors=annotations.vectors.detach().clone().requires_grad_())
+        features = captioner.encoder.encode_normalised(x, boxes)
+    return replace(features, vectors=features.vectors.detach().clone().requires_grad_())
 
 
-def _now(annotations: Annotations) -> Annotations:
-    return replace(annotations, vectors=now(annotations.vectors))
+def _now(features: Features) -> Features:
+    return replace(features, vectors=now(features.vectors))
 
 
 def _relevances(forward: Forward, encoding: Relevance | None, decoding: Relevance, sink: Tensor) -> Relevances:
-    vectors, x = forward.annotations.vectors, forward.x
+    vectors, x = forward.features.vectors, forward.x
     g, of_embedded, (absorbed, start) = forward.from_words(decoding.absorbed, decoding.start)
     R = g * vectors.detach()  # (K, B, L, D)
     said = forward.by_word([each * E.detach() for each, E in zip(of_embedded, forward.embedded, strict=True)])

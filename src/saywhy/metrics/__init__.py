@@ -1,8 +1,8 @@
 """How good is a caption? BLEU, ROUGE-L, CIDEr-D, METEOR and SPICE, as functions and as classes."""
 
+from saywhy.metrics.base import CaptionLike, Metric, MetricUnavailable
 from saywhy.metrics.bleu import Bleu, BleuScore, bleu
 from saywhy.metrics.cider import Cider, CiderScore, DocumentFrequency, cider
-from saywhy.metrics.inputs import CaptionLike, Metric, MetricUnavailable
 from saywhy.metrics.meteor import Meteor, MeteorScore, meteor
 from saywhy.metrics.rouge import RougeL, RougeScore, rouge_l
 from saywhy.metrics.score import Scores, score

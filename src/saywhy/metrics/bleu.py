@@ -19,7 +19,7 @@ from itertools import count, repeat
 
 import numpy as np
 
-from saywhy.metrics.inputs import CaptionLike, Floats, Ints, Metric, Words, read
+from saywhy.metrics.base import CaptionLike, Floats, Ints, Metric, Words, read
 
 _TINY, _SMALL = 1e-15, 1e-9
 _ORDERS = 4
@@ -42,7 +42,7 @@ class BleuScore:
 def bleu(candidates: Sequence[CaptionLike], references: Sequence[Sequence[CaptionLike]]) -> BleuScore:
     """Score candidates against their references.
 
-    >>> score = bleu(["A dog runs on grass."], [["A dog runs on the grass.", "A brown dog is running."]])
+    >>> score = bleu(["A dog runs on grass."], [["A dog runs on the grass.", "A brown dog is runner."]])
     >>> [round(value, 3) for value in score.bleu]
     [1.0, 0.866, 0.794, 0.707]
     """

@@ -1,13 +1,13 @@
 """CIDEr-D (Vedantam, Zitnick and Parikh, 2015): how much a caption agrees with what people agree on.
 
-With c(g) the count of n-gram g in a caption, and df(g) the number of pictures, of N, with g in any reference,
+With c(g) the count of n-gram g in a caption, and df(g) the number of images, of N, with g in any reference,
 
     v(g) = c(g) · (log N - log max(1, df(g)))                    TF-IDF, for the candidate h and a reference r
     sim_n(h, r) = Σ_g min(v_h, v_r) v_r / (|v_h| |v_r|) · exp(-(l_h - l_r)² / 2σ²),      σ = 6
     CIDEr-D = 10 · mean over n = 1..4 and over the references of sim_n
 
 The lengths l count bigrams, not words: so do the coco-caption tools, whose numbers all report. The scale is
-theirs too: papers print 100 times this value. For one picture alone N = 1, and every score is 0.
+theirs too: papers print 100 times this value. For one image alone N = 1, and every score is 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from saywhy.errors import UserError
-from saywhy.metrics.inputs import CaptionLike, Floats, Metric, as_words, read
+from saywhy.metrics.base import CaptionLike, Floats, Metric, as_words, read
 from saywhy.metrics.ngrams import Corpus, Counts
 
 _SIGMA = 6.0
@@ -37,20 +37,20 @@ class CiderScore:
 
 @dataclass(frozen=True)
 class DocumentFrequency:
-    """In how many pictures' references each n-gram stands; counted once, say over the training set."""
+    """In how many images' references each n-gram stands; counted once, say over the training set."""
 
-    pictures: int
+    images: int
     counts: Mapping[tuple[str, ...], int] = field(repr=False)
 
     @classmethod
     def of(cls, references: Sequence[Sequence[CaptionLike]]) -> DocumentFrequency:
-        """Count over the references of many pictures.
+        """Count over the references of many images.
 
         >>> DocumentFrequency.of([["a dog", "a brown dog"], ["a cat"]]).counts["a",]
         2
         """
         if not references:
-            raise UserError("no references to count document frequencies in: give those of at least one picture")
+            raise UserError("no references to count document frequencies in: give those of at least one image")
         counts: Counter[tuple[str, ...]] = Counter()
         for group in references:
             words = [as_words(caption) for caption in group]
@@ -65,8 +65,8 @@ def cider(
 ) -> CiderScore:
     """Score candidates against references, by the document frequencies given or else those of the references.
 
-    >>> pictures = [["A dog runs.", "A brown dog is running."], ["Two men sit.", "Men on a bench."]]
-    >>> round(cider(["A dog is running.", "A cat."], pictures).cider, 3)
+    >>> images = [["A dog runs.", "A brown dog is runner."], ["Two men sit.", "Men on a bench."]]
+    >>> round(cider(["A dog is runner.", "A cat."], images).cider, 3)
     1.645
     """
     corpus = Corpus(*read(candidates, references))
@@ -74,11 +74,11 @@ def cider(
     for n, counts in enumerate(corpus.ngrams(_ORDERS), 1):
         similarity += _cosine(corpus, counts, _weights(corpus, counts, n, frequency))
     bigrams = np.maximum(0, corpus.length - 1)
-    difference = bigrams - bigrams[corpus.candidate][corpus.picture]
+    difference = bigrams - bigrams[corpus.candidate][corpus.image]
     similarity *= np.exp(-(difference**2) / (2 * _SIGMA**2))
     similarity[corpus.candidate] = 0
-    group = np.bincount(corpus.picture) - 1
-    scores = 10 / _ORDERS * np.bincount(corpus.picture, similarity) / group
+    group = np.bincount(corpus.image) - 1
+    scores = 10 / _ORDERS * np.bincount(corpus.image, similarity) / group
     return CiderScore(float(scores.mean()), scores)
 
 
@@ -102,16 +102,16 @@ def _weights(corpus: Corpus, counts: Counts, n: int, frequency: DocumentFrequenc
     """log N - log df for every row."""
     if frequency is None:
         referenced = counts.gram[counts.starts][counts.in_reference]
-        pictures, known = corpus.pictures, np.bincount(referenced, minlength=len(counts.gram))[counts.gram]
+        images, known = corpus.images, np.bincount(referenced, minlength=len(counts.gram))[counts.gram]
     else:
         grams = (tuple(corpus.text[place : place + n]) for place in counts.position.tolist())
         known = np.fromiter((frequency.counts.get(gram, 0) for gram in grams), np.int64, len(counts.gram))
-        pictures = frequency.pictures
-    return math.log(pictures) - np.log(np.maximum(1.0, known))
+        images = frequency.images
+    return math.log(images) - np.log(np.maximum(1.0, known))
 
 
 def _cosine(corpus: Corpus, counts: Counts, weight: Floats) -> Floats:
-    """For every reference the clipped cosine to its picture's candidate."""
+    """For every reference the clipped cosine to its image's candidate."""
     value = counts.count * weight
     first = counts.starts
     shared = counts.is_candidate[first][counts.run] & ~counts.is_candidate
@@ -119,5 +119,5 @@ def _cosine(corpus: Corpus, counts: Counts, weight: Floats) -> Floats:
     captions = len(corpus.length)
     dot = np.bincount(counts.caption, np.where(shared, clipped, 0.0), captions)
     norm = np.sqrt(np.bincount(counts.caption, value**2, captions))
-    norms = norm * norm[corpus.candidate][corpus.picture]
+    norms = norm * norm[corpus.candidate][corpus.image]
     return np.divide(dot, norms, out=np.zeros(captions), where=norms != 0)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from saywhy.metrics.inputs import CaptionLike, Floats, Metric, MetricUnavailable, Words, read
-from saywhy.metrics.java import Conversation, java_command, program
+from saywhy.metrics.base import CaptionLike, Floats, Metric, MetricUnavailable, Words, read
+from saywhy.metrics.java_process import Conversation, java_command, program
 
 METEOR_VERSION = "1.5"
 _JAR = f"meteor/meteor-{METEOR_VERSION}.jar"

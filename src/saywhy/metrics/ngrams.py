@@ -1,6 +1,6 @@
 """The n-grams of a whole corpus, counted at once: what CIDEr-D is made of.
 
-All captions lie end to end in one array of word numbers, a picture's candidate first, then its references.
+All captions lie end to end in one array of word numbers, an image's candidate first, then its references.
 An n-gram is a number too, made of the number of its first n - 1 words and that of its last. One sort brings
 equal n-grams together, and the metric is left with sums over runs of the sorted array.
 """
@@ -15,7 +15,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from saywhy.metrics.inputs import Ints, Words
+from saywhy.metrics.base import Ints, Words
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class Counts:
     caption: Ints  # (rows,) where it stands
     count: Ints  # (rows,) how often
     position: Ints  # (rows,) where in the text it stands first
-    picture: Ints  # (rows,)
+    image: Ints  # (rows,)
     is_candidate: NDArray[np.bool_]  # (rows,)
 
     @cached_property
     def starts(self) -> Ints:
-        """First row of each run of one n-gram in one picture; a candidate's row comes before the others."""
-        return _run_starts(self.gram, self.picture)
+        """First row of each run of one n-gram in one image; a candidate's row comes before the others."""
+        return _run_starts(self.gram, self.image)
 
     @cached_property
     def run(self) -> Ints:
@@ -42,7 +42,7 @@ class Counts:
 
     @cached_property
     def in_reference(self) -> NDArray[np.bool_]:
-        """Whether a reference of the picture has the n-gram, for each run."""
+        """Whether a reference of the image has the n-gram, for each run."""
         # A run with no more than the candidate's row is that row alone.
         sizes = np.diff(self.starts, append=len(self.gram))
         return sizes > self.is_candidate[self.starts]
@@ -53,12 +53,12 @@ class Corpus:
 
     def __init__(self, candidates: Sequence[Words], references: Sequence[Sequence[Words]]) -> None:
         captions = [c for pair in zip(candidates, references, strict=True) for c in (pair[0], *pair[1])]
-        self.pictures = len(candidates)
+        self.images = len(candidates)
         self.text: list[str] = list(chain.from_iterable(captions))
         self.length: Ints = np.fromiter(map(len, captions), np.int64, len(captions))  # (captions,)
-        group = np.fromiter(map(len, references), np.int64, self.pictures) + 1
-        self.picture: Ints = np.repeat(np.arange(self.pictures), group)  # (captions,)
-        self.candidate: Ints = np.cumsum(group) - group  # (pictures,) the caption that is the candidate
+        group = np.fromiter(map(len, references), np.int64, self.images) + 1
+        self.image: Ints = np.repeat(np.arange(self.images), group)  # (captions,)
+        self.candidate: Ints = np.cumsum(group) - group  # (images,) the caption that is the candidate
         self.is_candidate = np.zeros(len(captions), bool)
         self.is_candidate[self.candidate] = True
 
@@ -82,7 +82,7 @@ class Corpus:
         first = _run_starts(gram, caption)
         at = caption[first]
         count = np.diff(first, append=len(gram))
-        return Counts(gram[first], at, count, position[first], self.picture[at], self.is_candidate[at])
+        return Counts(gram[first], at, count, position[first], self.image[at], self.is_candidate[at])
 
 
 def _run_starts(*keys: Ints) -> Ints:

@@ -1,7 +1,7 @@
 """ROUGE-L (Lin, 2004), as captioning reports it: the longest common subsequence, leaning towards recall.
 
     P = max_r LCS(c, r) / |c|        R = max_r LCS(c, r) / |r|        each over all references r on its own
-    ROUGE-L = (1 + β²) P R / (R + β² P),   β = 1.2;        the mean over all pictures
+    ROUGE-L = (1 + β²) P R / (R + β² P),   β = 1.2;        the mean over all images
 
 The LCS is found with one addition a word: bit i of `row` is 0 where the i-th word of the candidate lengthens
 the common subsequence (Hyyrö, "Bit-parallel LCS-length computation revisited", 2004).
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from saywhy.metrics.inputs import CaptionLike, Floats, Metric, Words, read
+from saywhy.metrics.base import CaptionLike, Floats, Metric, Words, read
 
 _BETA = 1.2
 _NO_WORDS = ("",)  # the standard counts an empty caption as one empty word

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
+from saywhy.metrics.base import CaptionLike, MetricUnavailable, read
 from saywhy.metrics.bleu import BleuScore, bleu
 from saywhy.metrics.cider import CiderScore, cider
-from saywhy.metrics.inputs import CaptionLike, MetricUnavailable, read
-from saywhy.metrics.java import java_version
+from saywhy.metrics.java_process import java_version
 from saywhy.metrics.meteor import METEOR_VERSION, MeteorScore
 from saywhy.metrics.meteor import meteor as meteor_score
 from saywhy.metrics.rouge import RougeScore, rouge_l

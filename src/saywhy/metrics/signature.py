@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 from saywhy.errors import UserError
-from saywhy.version import saywhy_version
+from saywhy.provenance import saywhy_version
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class Signature:
     """
 
     tok: str | None = None  # the tokeniser; "given" for captions that came as words
-    refs: int | str | None = None  # references a picture, or "1-5" where it varies
-    n: int | None = None  # pictures
+    refs: int | str | None = None  # references an image, or "1-5" where it varies
+    n: int | None = None  # images
     split: str | None = None
     decode: str | None = None  # greedy, beam5, ...
     length: float | str | None = None  # the length rule of the search

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from saywhy.metrics.inputs import CaptionLike, Floats, Metric, MetricUnavailable, read
-from saywhy.metrics.java import java_command, program
+from saywhy.metrics.base import CaptionLike, Floats, Metric, MetricUnavailable, read
+from saywhy.metrics.java_process import java_command, program
 
 SPICE_VERSION = "1.0"
 _JAR = f"spice/spice-{SPICE_VERSION}.jar"

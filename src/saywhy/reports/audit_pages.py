@@ -11,37 +11,37 @@ from saywhy.errors import UserError, closest
 from saywhy.files import write_text
 from saywhy.reports.audit_plots import Plot, of_all, of_model
 from saywhy.reports.audit_tables import TABLES, Audit, checks, made, published, tables
-from saywhy.reports.runs import AUDIT
+from saywhy.reports.results_files import AUDIT
 
 MADE = "Made by `saywhy results` from results/audit-*.json; do not edit."
 INTERVALS = (
-    "Square brackets and bars are 95 % intervals, bootstraps over pictures. ↑ higher is better, ↓ lower is; the best "
+    "Square brackets and bars are 95 % intervals, bootstraps over images. ↑ higher is better, ↓ lower is; the best "
     "of a column is bold, and a dash is a number that could not be had."
 )
 TITLES = {
-    "picture-ablation": "Picture ablation: does the word go when its evidence goes?",
+    "image-ablation": "CaptionedImage ablation: does the word go when its evidence goes?",
     "word-ablation": "Word ablation: does the word need the words it is said to need?",
     "localisation": "Localisation: does relevance lie on the thing that is named?",
     "hallucination": "Hallucination: do explanations tell made-up words from true ones?",
     "risk": "Risk: how well is it foreseen that a word is made up?",
-    "sanity": "Sanity: do maps depend on the model, the picture and the word?",
+    "sanity": "Sanity: do maps depend on the model, the image and the word?",
 }
 CHECKS = "Each claims a difference above zero: ✓ its whole interval is above zero, ✗ below, – neither.\n"
 ABOUT = {
-    "picture-ablation": (
-        "For each object word of the model's own caption, the patches of the picture to which a method gives the most "
+    "image-ablation": (
+        "For each object word of the model's own caption, the patches of the image to which a method gives the most "
         "relevance are masked with ImageNet's mean colour, and the model looks again. *Vanished* is the share of words "
         "whose thing the new caption no longer names; *mean drop of p* is the word's probability before less that "
         "after, in its place and after the same words; *dropped* is the share of words whose probability fell. Higher "
         "is better in all three. *Random* masks as many patches anywhere. Twenty patches are a smaller part of a "
         "larger input, so models of different inputs do not compare.\n\n"
-        "The curves are of one object word a picture: its probability while "
+        "The curves are of one object word an image: its probability while "
         "patches are masked, the most relevant first (deletion: a small area is better), or shown in that order in a "
-        "picture that is all mask (insertion: a large area is better)."
+        "image that is all mask (insertion: a large area is better)."
     ),
     "word-ablation": (
         "Of the words before a word, six or more, the three to which a method gives the most relevance are taken out; "
-        "the picture stays, and the model reads the rest and is asked for the word again. *Mean drop of p* is the "
+        "the image stays, and the model reads the rest and is asked for the word again. *Mean drop of p* is the "
         "word's probability before less that after; *dropped* is the share of words whose probability fell. Higher is "
         "better in both.\n\n"
         "*Gradient* stands for Grad-CAM, Guided Grad-CAM and guided backprop, which weigh earlier words by the "
@@ -55,16 +55,16 @@ ABOUT = {
         "*Uniform* is a map alike everywhere: what the area of the boxes alone gives. A method whose sign means "
         "something has the first above it and the second below. *Highest inside* is how often the map's highest pixel "
         "lies in a box (the pointing game), *lowest inside* how often its lowest does. Area is the boxes' share of the "
-        "picture. A map without a positive (or negative) part has no such share and is left out; the checks compare "
+        "image. A map without a positive (or negative) part has no such share and is left out; the checks compare "
         "words that have both."
     ),
     "hallucination": (
-        "An object word is made up if no reference of the picture has it, its singular or plural, a synonym or a "
+        "An object word is made up if no reference of the image has it, its singular or plural, a synonym or a "
         "narrower word. Each word has a statistic of its map, and the AUC is the probability that the statistic is "
         "higher for a true word than for a made-up one: 0.5 is chance, 1 tells all of them apart, and below 0.5 "
         "made-up words have the higher values. The same for numbers that are not maps: what the gate lets in of the "
-        "picture (1 − β where β is the share of the words, else β), the entropy of attention, the word's probability, "
-        "and the picture's share of the evidence."
+        "image (1 − β where β is the share of the words, else β), the entropy of attention, the word's probability, "
+        "and the image's share of the evidence."
     ),
     "risk": (
         "The risk is a logistic model of what is known of an object word when it is said; it foretells whether the "
@@ -74,7 +74,7 @@ ABOUT = {
         "standard deviation, those above zero raise the risk; *AUC alone* is that of a single fact, in its better "
         "direction.\n\n"
         "The facts: p is the probability of the word; *its names* are all words that would make it true; *unseen* is "
-        "p without a picture; *entropy* that of the next word; *relevance* LRP over places, its 5 % quantile and the "
+        "p without an image; *entropy* that of the next word; *relevance* LRP over places, its 5 % quantile and the "
         "part that speaks against the word; *habit* how often the thing was made up where the risk was fitted."
     ),
     "sanity": (
@@ -82,7 +82,7 @@ ABOUT = {
         "the numbers of each tensor put in another order, first the decoder's, then the encoder's from the last "
         "layers to the first, and its maps are compared with those of the trained model: maps that explain the model "
         "must change, so lower is better.\n\n"
-        "*Shifted*: a constant is added to all pixels and taken off again before the first layer; *moved*: the picture "
+        "*Shifted*: a constant is added to all pixels and taken off again before the first layer; *moved*: the image "
         "is moved one place to the right, and its map back. The map should stay as it was, so higher is better. *Two "
         "words*: maps of two object words of one caption, which should differ, so lower is better. Agreement is "
         "between the methods' maps of the same word; it is neither good nor bad."
@@ -95,9 +95,9 @@ def write_pages(results: Path, out: Path) -> list[Path]:
     files: dict[str, str] = {}
     for name, audits in _read(results).items():
         told = [_told(audit) for audit in audits]  # before anything is drawn, as it finds what is damaged
-        measured = [audit for audit in audits if not audit.left_out]
+        measured = [audit for audit in audits if not audit.not_applicable]
         together = of_all(measured) if measured else []
-        alone = [[] if audit.left_out else of_model(audit, _slug(audit)) for audit in audits]
+        alone = [[] if audit.not_applicable else of_model(audit, _slug(audit)) for audit in audits]
         sections = [_section(*each) for each in zip(audits, told, alone, strict=True)]
         files[f"{name}.md"] = _page(name, measured, together, sections)
         files |= {plot.file: plot.svg for plots in (together, *alone) for plot in plots}
@@ -138,8 +138,8 @@ def _slug(audit: Audit) -> str:
 
 def _told(audit: Audit) -> str:
     """A model's tables, or why there are none."""
-    if audit.left_out:
-        return f"Left out: {audit.left_out}\n"
+    if audit.not_applicable:
+        return f"Left out: {audit.not_applicable}\n"
     with audit.blamed():
         return tables(audit)
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from saywhy.reports.audit_tables import STATISTICS, Audit, Estimate, decimal, most_said, name_of, ordered, value_of
-from saywhy.reports.plotting import (
+from saywhy.viz.plots import (
     ACCENT,
     BESIDE,
     COLOURS,
@@ -116,7 +116,7 @@ def _draw_curves(body: dict[str, Any]) -> Any:
             style = {"color": colour_of(method), "linestyle": DASHED.get(method, "-"), "label": label}
             panel.plot(curves["fractions"], curves[key][method]["curve"], **style)
         panel.set_title(title)
-        panel.set_xlabel(f"share of the picture {done}")
+        panel.set_xlabel(f"share of the image {done}")
         panel.set_xlim(0, 1)
         panel.set_ylim(bottom=0)
         panel.legend(title="area, best first", **BESIDE)
@@ -343,7 +343,7 @@ def _agreement(found: Mapping[str, Mapping[str, float | None]], one: str, other:
 
 
 TOGETHER: dict[str, tuple[str, Callable[[Sequence[Audit]], Any]]] = {
-    "picture-ablation": ("Share of words that vanish when the most relevant patches are masked", _draw_vanished),
+    "image-ablation": ("Share of words that vanish when the most relevant patches are masked", _draw_vanished),
     "word-ablation": (
         "What taking out the three most relevant words does to a word's probability",
         _draw_word_ablation,
@@ -353,7 +353,7 @@ TOGETHER: dict[str, tuple[str, Callable[[Sequence[Audit]], Any]]] = {
 }
 """Plots of all models together: what they show and what draws them."""
 BY_MODEL: dict[str, dict[str, tuple[str, str, Callable[[dict[str, Any]], Any]]]] = {
-    "picture-ablation": {"curves": ("Deletion and insertion curves", "curves", _draw_curves)},
+    "image-ablation": {"curves": ("Deletion and insertion curves", "curves", _draw_curves)},
     "localisation": {"kinds": ("Positive relevance inside the boxes by kind and size", "by_kind", _draw_kinds)},
     "hallucination": {"words": ("How often frequent words are made up", "by_word", _draw_made_up)},
     "risk": {"calibration": ("Calibration of the risk, and AUC of each fact alone", "calibration", _draw_risk)},

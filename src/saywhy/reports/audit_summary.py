@@ -28,7 +28,7 @@ def _short(estimate: Body | None) -> str:
     return f"{estimate['value']:.3f} ({estimate['low']:.2f}–{estimate['high']:.2f})"
 
 
-def _picture_ablation(told: Body) -> Rows:
+def _image_ablation(told: Body) -> Rows:
     curves = told["curves"]
     head = (f"{told['words']:,} words", "vanished", "drop of p", "deletion area ↓", "insertion area ↑")
     rows = []
@@ -94,7 +94,7 @@ def _value(estimate: Body) -> str:
 
 
 _SUMMARIES = {
-    "picture-ablation": _picture_ablation,
+    "image-ablation": _image_ablation,
     "word-ablation": _word_ablation,
     "localisation": _localisation,
     "hallucination": _hallucination,

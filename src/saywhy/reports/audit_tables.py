@@ -11,8 +11,8 @@ from typing import Any
 
 from saywhy.errors import UserError
 from saywhy.explain.composites import DEFAULT
-from saywhy.reports.heat import LOOKS
 from saywhy.reports.markdown import MISSING, table
+from saywhy.viz.colormap import LOOKS
 
 Estimate = Mapping[str, Any]
 """value, low and high, each a number or None, and n."""
@@ -65,9 +65,9 @@ class Audit:
         return ", ".join([self.body["model"], *told, *([] if split == "test" else [split])])
 
     @property
-    def left_out(self) -> str | None:
+    def not_applicable(self) -> str | None:
         """Why there are no numbers, where there are none."""
-        return self.body.get("left_out")
+        return self.body.get("not_applicable")
 
     @contextlib.contextmanager
     def blamed(self) -> Iterator[None]:
@@ -214,7 +214,7 @@ def _values(
     return table((corner, *more, *map(name_of, order)), made)
 
 
-def _picture_ablation(body: dict[str, Any]) -> Iterator[str]:
+def _image_ablation(body: dict[str, Any]) -> Iterator[str]:
     side = body["patch"]
     yield f"{body['words']:,} object words; the {body['patches']} patches of {side} × {side} pixels masked.\n"
     yield _by_method(
@@ -222,7 +222,7 @@ def _picture_ablation(body: dict[str, Any]) -> Iterator[str]:
     )
     curves = body.get("curves")
     if curves:
-        yield f"Areas under the curves of {curves['words']:,} object words, one a picture.\n"
+        yield f"Areas under the curves of {curves['words']:,} object words, one an image.\n"
         deletion, insertion = curves["deletion"], curves["insertion"]
         areas = {
             each: {"deletion": deletion.get(each, {}).get("area"), "insertion": insertion.get(each, {}).get("area")}
@@ -293,9 +293,9 @@ def published() -> str:
 
 def _risk(body: dict[str, Any]) -> Iterator[str]:
     fitted, crossed = body["fitted_on"], body["cross_validated"] or {}
-    head = ("pictures of", "words", "made up", "AUC ↑", "ECE ↓")
+    head = ("images of", "words", "made up", "AUC ↑", "ECE ↓")
     counts = [[f"{part['words']:,}", f"{part['made_up']:,}"] for part in (fitted, body)]
-    yield f"Fitted on {fitted['pictures']:,} pictures of {fitted['split']}, where it is cross-validated.\n"
+    yield f"Fitted on {fitted['images']:,} images of {fitted['split']}, where it is cross-validated.\n"
     yield table(
         head,
         [
@@ -322,7 +322,7 @@ def _risk(body: dict[str, Any]) -> Iterator[str]:
 
 def _sanity(body: dict[str, Any]) -> Iterator[str]:
     altered = body["altered"]
-    yield f"{altered['words']:,} words of {altered['pictures']:,} pictures. Randomised down to:\n"
+    yield f"{altered['words']:,} words of {altered['images']:,} images. Randomised down to:\n"
     yield _values("down to", {stage["down_to"]: stage["methods"] for stage in body["randomised"]})
     columns = {"constant_shift": ("shifted", UP), "moved": ("moved", UP), "two_words": ("two words", DOWN)}
     parts = {key: body.get(key) or {} for key in columns}
@@ -332,7 +332,7 @@ def _sanity(body: dict[str, Any]) -> Iterator[str]:
 
 
 TABLES: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
-    "picture-ablation": _picture_ablation,
+    "image-ablation": _image_ablation,
     "word-ablation": _word_ablation,
     "localisation": _localisation,
     "hallucination": _hallucination,
@@ -353,9 +353,9 @@ def made(audits: Iterable[Audit]) -> str:
             rows.append(
                 (
                     *(body["model"], f"{body['captioner']} over {body['encoder']}", f"{body['data']} {body['split']}"),
-                    *(f"{body['pictures']:,}", f"{said:,}", f"`{body['decoding']}`"),
+                    *(f"{body['images']:,}", f"{said:,}", f"`{body['decoding']}`"),
                     *(body["composite"], f"{body['device']}{threads}", body.get("commit") or MISSING),
                 )
             )
-    head = ("model", "what it is", "data", "pictures", "words", "decoding", "LRP", "device", "commit")
+    head = ("model", "what it is", "data", "images", "words", "decoding", "LRP", "device", "commit")
     return table(head, rows, words=(0, 1, 2, 5, 6, 7, 8))

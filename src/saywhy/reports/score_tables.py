@@ -8,14 +8,14 @@ from typing import Any
 
 from saywhy.encoders.catalogue import encoders
 from saywhy.reports.markdown import MISSING, number, table
-from saywhy.reports.runs import STUDY, Model, Result, spread
+from saywhy.reports.results_files import STUDY, Model, Result, spread
 
 BLEU = ("B1", "B2", "B3", "B4")
 NO_PENALTY = ("B1′", "B2′", "B3′", "B4′")
 OTHERS = ("METEOR", "ROUGE-L", "CIDEr")
 COST = ("par. M", "train s", "GPU", "cap/s")
 SHARED = "† Measured with other runs on the same GPU.\n"
-ORACLE = "‡ Oracle regions: boxes that people drew for these captions. Such a row is no score on unseen pictures.\n"
+ORACLE = "‡ Oracle regions: boxes that people drew for these captions. Such a row is no score on unseen images.\n"
 UNAVAILABLE = "weights not available here"
 
 
@@ -86,7 +86,7 @@ def _short(device: str) -> str:
 
 
 def _encoder(model: Model) -> tuple[str, str, object]:
-    """An encoder's name, its grid, and the side of its pictures."""
+    """An encoder's name, its grid, and the side of its images."""
     recipe: dict[str, Any] = model.recipe
     name = recipe.get("encoder", {}).get("name", model.recipe_name.removeprefix(STUDY))
     size = recipe.get("preprocessing", {}).get("size", MISSING)

@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 
 from saywhy.errors import UserError
 from saywhy.files import whole_file
-from saywhy.training.optimisers import Average, optimiser_tensors, restore_optimiser
-from saywhy.version import saywhy_version
+from saywhy.provenance import saywhy_version
+from saywhy.training.optimisers import WeightAverage, optimiser_tensors, restore_optimiser
 
 CHECKPOINT = "checkpoint.safetensors"
 FORMAT = 1
@@ -48,7 +48,7 @@ def save_checkpoint(
     path: Path,
     module: nn.Module,
     optimiser: Optimizer,
-    average: Average | None,
+    average: WeightAverage | None,
     progress: Progress,
     recipe: dict,
 ) -> None:
@@ -70,7 +70,7 @@ def save_checkpoint(
 
 
 def restore_checkpoint(
-    path: Path, module: nn.Module, optimiser: Optimizer, average: Average | None, recipe: dict
+    path: Path, module: nn.Module, optimiser: Optimizer, average: WeightAverage | None, recipe: dict
 ) -> Progress:
     """Give a freshly built run what `save_checkpoint` took; frozen weights are not in it, they are built anew."""
     try:
@@ -88,7 +88,7 @@ def restore_checkpoint(
         parts[part][rest] = value
     try:
         module.load_state_dict({**parts["weights"], **parts["buffers"]}, strict=False)
-    except RuntimeError:  # the recipe is the same, so the words or the pictures are not
+    except RuntimeError:  # the recipe is the same, so the words or the images are not
         raise UserError(
             f"{path}: its weights have other sizes than this run's: have the captions changed since it began? "
             "Resume with the data it began with, or choose another --out"

@@ -70,7 +70,7 @@ def set_rates(optimiser: Optimizer, schedule: str, step: int, steps: int, warmup
     return optimiser.param_groups[0]["lr"]
 
 
-class Average:
+class WeightAverage:
     """A running average of the trained weights, which usually captions better than the last ones.
 
     Its memory grows to `decay` over the first steps, so that it does not remember the random start.

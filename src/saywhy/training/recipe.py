@@ -86,8 +86,8 @@ class TrainingRecipe:
 
     Attributes:
         epochs: how often every training caption is seen.
-        batches: "pictures" or "equal-length".
-        batch: pictures, or captions of one length, in a batch, all processes together.
+        batches: "images" or "equal-length".
+        batch: images, or captions of one length, in a batch, all processes together.
         accumulate: batches added up before each step.
         optimiser: "adam" or "rmsprop".
         lr: the decoder's learning rate.
@@ -98,7 +98,7 @@ class TrainingRecipe:
         label_smoothing: share of each target spread over all words.
         doubly_stochastic: λ of the attention penalty.
         distil: weight of the teachers' word distributions as targets; the teachers are given when training starts.
-        drop_picture: share of the captions that are taught without their picture (conditioning dropout).
+        drop_image: share of the captions that are taught without their image (conditioning dropout).
         average: memory of the running average of the weights, 0 for none.
         select: what picks the best epoch on freely decoded dev captions: "cider" or "bleu4".
         evaluate_every: epochs from one look at dev to the next; the last epoch is always looked at.
@@ -108,7 +108,7 @@ class TrainingRecipe:
     """
 
     epochs: int = 15
-    batches: str = "pictures"
+    batches: str = "images"
     batch: int = 64
     accumulate: int = 1
     optimiser: str = "adam"
@@ -120,7 +120,7 @@ class TrainingRecipe:
     label_smoothing: float = 0.0
     doubly_stochastic: float = 1.0
     distil: float = 0.0
-    drop_picture: float = 0.0
+    drop_image: float = 0.0
     average: float = 0.0
     select: str = "cider"
     evaluate_every: int = 1
@@ -140,7 +140,7 @@ class TrainingRecipe:
         }
         bounds |= dict.fromkeys(("clip", "doubly_stochastic", "patience", "checkpoint_every"), (0, math.inf))
         bounds |= {"weight_decay": (0, 10), "label_smoothing": (0, 0.999), "average": (0, 0.99999)}
-        bounds |= {"distil": share, "drop_picture": share}
+        bounds |= {"distil": share, "drop_image": share}
         refuse_out_of_range("training", self, bounds)
 
 
@@ -172,9 +172,9 @@ class Recipe:
         if self.training.select not in SELECTIONS:
             raise UserError(f"unknown selection {self.training.select!r}: {closest(self.training.select, SELECTIONS)}")
         settings = _build(captioners[self.captioner.name].Settings, self.captioner.settings, "captioner.")
-        if settings.no_picture == "learned" and not self.training.drop_picture:
-            raise UserError('captioner.no_picture = "learned" is learned by training.drop_picture above 0')
-        captioners[self.captioner.name].refuse_to_attend(self.decoding.attend)
+        if settings.no_image == "learned" and not self.training.drop_image:
+            raise UserError('captioner.no_image = "learned" is learned by training.drop_image above 0')
+        captioners[self.captioner.name].check_attention_mode(self.decoding.attend)
         self._refuse_odd_regions()
 
     def _refuse_odd_regions(self) -> None:

@@ -1,4 +1,4 @@
-"""What the readers share: text that is read with care, places to look, captions gathered by picture."""
+"""What the readers share: text that is read with care, places to look, captions gathered by image."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from saywhy.data.datasets import Dataset, Picture
+from saywhy.data.datasets import CaptionedImage, Dataset
 from saywhy.data.splits import SPLITS
 from saywhy.errors import UserError
 
 Spoken = tuple[str, str]
-"""A picture's name and one caption of it."""
+"""An image's name and one caption of it."""
 
 
 def gather(
@@ -24,15 +24,17 @@ def gather(
     place: Callable[[str], Path],
     notes: Iterable[str] = (),
 ) -> Dataset:
-    """Gather captions by picture, in the order of first mention; blank ones are dropped and counted."""
+    """Gather captions by image, in the order of first mention; blank ones are dropped and counted."""
     said: dict[str, list[str]] = {}
     for name, caption in spoken:
         said.setdefault(name, []).append(" ".join(caption.split()))
     kept = {name: tuple(filter(None, captions)) for name, captions in said.items()}
-    pictures = tuple(Picture(name, place(name), captions, split(name)) for name, captions in kept.items() if captions)
-    if not pictures:
+    images = tuple(
+        CaptionedImage(name, place(name), captions, split(name)) for name, captions in kept.items() if captions
+    )
+    if not images:
         raise UserError(f"{root}: not one caption in this data set; check its captions file")
-    return Dataset(root.resolve().name, root, pictures, (*notes, *_oddities(said, kept)))
+    return Dataset(root.resolve().name, root, images, (*notes, *_oddities(said, kept)))
 
 
 def _oddities(said: Mapping[str, Sequence[str]], kept: Mapping[str, Sequence[str]]) -> list[str]:
@@ -41,25 +43,25 @@ def _oddities(said: Mapping[str, Sequence[str]], kept: Mapping[str, Sequence[str
     silent = sum(not captions for captions in kept.values())
     counted = {
         "blank captions dropped": blank,
-        "captions that repeat another of the same picture (kept)": repeated,
-        "pictures dropped, having only blank captions": silent,
+        "captions that repeat another of the same image (kept)": repeated,
+        "images dropped, having only blank captions": silent,
     }
     return [f"{what}: {count}" for what, count in counted.items() if count]
 
 
-def picture_folder(root: Path, images: Path | None, usual: Iterable[str], names: Iterable[str | Path]) -> Path:
-    """Choose the folder that holds the pictures: the one given, or the usual one that has most of a few."""
-    if images is not None:
-        return images
+def find_image_folder(root: Path, image_folder: Path | None, usual: Iterable[str], names: Iterable[str | Path]) -> Path:
+    """Choose the folder that holds the images: the one given, or the usual one that has most of a few."""
+    if image_folder is not None:
+        return image_folder
     probes = list(islice(names, 20))
     folders = [folder for folder in (root / name for name in usual) if folder.is_dir()]
     return max(folders, key=lambda folder: sum((folder / name).is_file() for name in probes), default=root)
 
 
 def listed_splits(lists: Mapping[str, Path], names: Iterable[str]) -> tuple[dict[str, str], list[str]]:
-    """Read files that list a split's pictures, a name a line; returns name → split, and notes.
+    """Read files that list a split's images, a name a line; returns name → split, and notes.
 
-    A picture on two lists goes to the later split of train, dev, test, so that nothing that is
+    An image on two lists goes to the later split of train, dev, test, so that nothing that is
     evaluated on is trained on.
     """
     known = set(names)

@@ -1,9 +1,9 @@
-"""A user's own folder: pictures and one table of captions, CSV or JSON lines, one caption a row.
+"""A user's own folder: images and one table of captions, CSV or JSON lines, one caption a row.
 
 Columns: `image` (or `file_name`), `caption` (or `text`), and if you like `split` (train, dev, test). A
-picture with several captions has several rows. Pictures are found relative to the folder, or to `Images/`
-or `images/` in it. Without a split column, `train.txt`, `dev.txt` and `test.txt` may list the pictures;
-without these a stable hash of each picture's name sends 80 % to train, 10 % to dev, 10 % to test.
+image with several captions has several rows. Images are found relative to the folder, or to `Images/`
+or `images/` in it. Without a split column, `train.txt`, `dev.txt` and `test.txt` may list the images;
+without these a stable hash of each image's name sends 80 % to train, 10 % to dev, 10 % to test.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from saywhy.data.datasets import Dataset, readers
-from saywhy.data.readers.common import gather, listed_splits, picture_folder
+from saywhy.data.readers.common import find_image_folder, gather, listed_splits
 from saywhy.data.readers.tables import Row, read_table
 from saywhy.data.splits import SPLITS, stable_split
 from saywhy.errors import UserError
@@ -22,9 +22,9 @@ _TABLES = (".csv", ".jsonl")
 
 @readers.register("folder")
 class Folder:
-    """Your own pictures."""
+    """Your own images."""
 
-    layout = "a folder with captions.csv or captions.jsonl (columns image, caption) beside the pictures"
+    layout = "a folder with captions.csv or captions.jsonl (columns image, caption) beside the images"
 
     def recognises(self, root: Path, captions: Path | None = None) -> bool:
         """Look for a table of captions."""
@@ -32,12 +32,12 @@ class Folder:
             return captions.suffix.lower() in (*_TABLES, ".txt")
         return bool(_tables(root))
 
-    def read(self, root: Path, captions: Path | None = None, images: Path | None = None) -> Dataset:
+    def read(self, root: Path, captions: Path | None = None, image_folder: Path | None = None) -> Dataset:
         """Read the table that was named or the only one there is."""
         table = captions or _only_table(root, self.layout)
         rows = read_table(table)
         names = list(dict.fromkeys(row.image for row in rows))
-        folder = picture_folder(root, images, ("", "Images", "images"), names)
+        folder = find_image_folder(root, image_folder, ("", "Images", "images"), names)
         splits, notes = _splits(root, rows, names)
         spoken = [(row.image, caption) for row in rows for caption in row.captions]
         return gather(

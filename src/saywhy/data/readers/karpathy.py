@@ -2,7 +2,7 @@
 
 One file, `dataset_flickr8k.json`, `dataset_flickr30k.json` or `dataset_coco.json`: a list `images`, each
 with `filename`, `filepath` (COCO only: `train2014` or `val2014`), `split` and `sentences`, whose `raw` is the
-caption. `val` is our dev. `restval`, COCO's validation pictures outside val and test, is trained on, as is
+caption. `val` is our dev. `restval`, COCO's validation images outside val and test, is trained on, as is
 the custom.
 """
 
@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 from saywhy.data.datasets import Dataset, readers
-from saywhy.data.readers.common import gather, opening, picture_folder, read_json, unexpected
+from saywhy.data.readers.common import find_image_folder, gather, opening, read_json, unexpected
 from saywhy.data.splits import split_name
 from saywhy.errors import UserError
 
@@ -22,7 +22,7 @@ _MARKS = re.compile(r'"(sentids|sentences)"\s*:')
 
 @readers.register("karpathy")
 class Karpathy:
-    """COCO keeps all captions of a picture (five, rarely six or seven)."""
+    """COCO keeps all captions of an image (five, rarely six or seven)."""
 
     layout = "dataset_flickr8k.json, dataset_flickr30k.json or dataset_coco.json by Karpathy"
 
@@ -31,8 +31,8 @@ class Karpathy:
         there = captions or _captions(root)
         return there is not None and there.suffix == ".json" and bool(_MARKS.search(opening(there)))
 
-    def read(self, root: Path, captions: Path | None = None, images: Path | None = None) -> Dataset:
-        """Read all pictures in the order of the file."""
+    def read(self, root: Path, captions: Path | None = None, image_folder: Path | None = None) -> Dataset:
+        """Read all images in the order of the file."""
         captions = captions or _captions(root)
         if captions is None:
             raise UserError(f"{root}: not Karpathy's splits; wanted {self.layout}")
@@ -43,7 +43,7 @@ class Karpathy:
             spoken = [(name, each["raw"]) for name, entry in entries.items() for each in entry["sentences"]]
         except (KeyError, TypeError, AttributeError) as error:
             raise unexpected(captions, error, "images with filename, split and sentences") from None
-        folder = picture_folder(root, images, _IMAGE_FOLDERS, places.values())
+        folder = find_image_folder(root, image_folder, _IMAGE_FOLDERS, places.values())
         return gather(root, spoken, split=splits.__getitem__, place=lambda name: folder / places[name])
 
 

@@ -18,13 +18,13 @@ from saywhy.errors import UserError
 COLUMNS = {"image": ("image", "file_name"), "caption": ("caption", "text"), "split": ("split",)}
 """What is wanted, and the column names that are taken for it."""
 
-# A caption that runs on into the next row's picture: a quotation mark that was opened and not closed.
+# A caption that runs on into the next row's image: a quotation mark that was opened and not closed.
 _RUN_ON = re.compile(r"\n[^\n,]+\.\w{2,5},")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row: a picture, what is said of it, and its split where the table has such a column."""
+    """One row: an image, what is said of it, and its split where the table has such a column."""
 
     image: str
     captions: tuple[str, ...]

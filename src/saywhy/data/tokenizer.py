@@ -1,0 +1,208 @@
+"""Captions to words, exactly as the caption metrics' published scores cut them.
+
+The scores of image captioning (BLEU, METEOR, ROUGE-L, CIDEr) are all computed on Penn Treebank tokens: the
+Stanford `PTBTokenizer` run with `-preserveLines -lowerCase`, after which 17 punctuation tokens are dropped.
+This module gives the same words without Java. Like the original it is a longest-match scanner: at each place
+every rule is tried, the longest match wins, and between equals the earlier rule does.
+
+The oddities are the standard's, and kept, since scores can be compared only on the same tokens: brackets come
+out as `-lrb-` and `-rrb-`, and stay, because the original drops only their upper-case spelling; `AT&T` is one
+word but `at&t` is three; `£` is `#`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+
+#: What is dropped once a caption is cut. Bracket names are missing on purpose, see above.
+PUNCTUATION = frozenset(["''", "'", "``", "`", ".", "?", "!", ",", ":", "-", "--", "...", ";"])
+
+# Two words written as one, which the Penn Treebank takes apart.
+_ASSIMILATED = {
+    "cannot": ("can", "not"),
+    "gonna": ("gon", "na"),
+    "gotta": ("got", "ta"),
+    "wanna": ("wan", "na"),
+    "gimme": ("gim", "me"),
+    "lemme": ("lem", "me"),
+    "'tis": ("'t", "is"),
+    "'twas": ("'t", "was"),
+}
+
+# Characters the Treebank has no sign for, and its spelling of them.
+_SPELLING = str.maketrans(
+    {
+        "(": "-lrb-",
+        ")": "-rrb-",
+        "[": "-lsb-",
+        "]": "-rsb-",
+        "{": "-lcb-",
+        "}": "-rcb-",
+        '"': "''",
+        "“": "``",
+        "”": "''",
+        "«": "``",
+        "»": "''",
+        "‘": "`",
+        "’": "'",
+        "‹": "`",
+        "›": "'",
+        "–": "--",
+        "—": "--",
+        "―": "--",
+        "…": "...",
+        "£": "#",
+        "€": "$",
+        "¤": "$",
+        "¢": "cents",
+        "¼": "1/4",
+        "½": "1/2",
+        "¾": "3/4",
+        "⅓": "1/3",
+        "⅔": "2/3",
+    }
+)
+_ENTITY = {"&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": "''", "&apos;": "'"}
+
+# Abbreviations keep their full stop. These do so in any case ...
+_ABBREVIATIONS = (
+    "adj adm adv al ala alex apr ariz assn assoc asst atty aug ave bancorp bhd bldg blvd brig bros calif "
+    "capt cf cie cmdr co col colo comdr conn corp cos cpl ct dak dec dept det dr drs elec ens esq est etc "
+    "ext feb fla fri ft ga gen gov govs hon inc ind insp intl invt jan jos jr jul jun kan kans ky lieut "
+    "lt ltd maj mar md messrs mfg mich minn mlle mme mo mon mont mr mrs ms msgr mt mtg natl neb nev nov "
+    "oct okla penn pfc ph plc ppte ppty pres prof profs pte ptes pty ptys pvt rd rep reps rev rt sen sens "
+    "sep sept seq sfc sgt spc sq sr st ste supt supts sys tel tenn thu thurs tue tues univ va vs vt wed "
+    "wis wisc wm wyo"
+)
+# ... these only with a capital, for in lower case they are words (`miss`, `ill`, `ore`) ...
+_STATES = "Ark Az Del Ill La Mass Miss Ore Pa Tex Wash"
+# ... and these only before a number, as in `No. 5`.
+_NUMBERED = "art ca fig figs no nos op pp prop"
+
+
+def _any_of(words: str) -> str:
+    return "|".join(sorted(words.split(), key=len, reverse=True))  # longest first: `profs` before `prof`
+
+
+_QUOTE = "['’]"
+_LETTER = r"[^\W\d_]"
+_LETTERS = rf"{_LETTER}+"
+_WORD = r"[^\W_]+"
+_NUMBER = r"(?:\d*(?:[.:,]\d+)+|\d+)"
+_STEM = rf"{_LETTERS}(?:\.{_LETTER}[^\W_]*)+"  # hello.world, a.b1: a full stop inside a word does not end it
+
+# What a rule asks to follow counts towards the length of its match, as it does in the original: that is why
+# `don't` is cut `do n't` and not `don 't`.
+_RULES: list[tuple[str, str]] = [
+    # (what is taken, what must follow it)
+    (rf"{_WORD}(?:[-_/]{_WORD})*", ""),  # dog, well-dressed, and/or, a_b, 2-year-old, 1980s
+    (rf"{_STEM}(?:-{_WORD})*", ""),  # word.word, www.dog.com, t.v
+    (rf"[-+]?{_NUMBER}", ""),  # 3.5, 10,000, 10:30, -5, .5
+    (rf"{_NUMBER}(?:-{_WORD})+", ""),  # 2.5-mile
+    (rf"{_LETTER}(?:\.{_LETTER})*\.(?:-{_WORD})*", ""),  # a., u.s., u.s.-based
+    (rf"(?i:ph\.d|{_any_of(_ABBREVIATIONS)})\.(?:-{_WORD})*", ""),  # mr., st.
+    (rf"(?:{_any_of(_STATES)}|{_any_of(_STATES.upper())})\.", ""),
+    (rf"(?i:{_any_of(_NUMBERED)})\.", r"\ ?\d"),  # the number may stand in the next chunk, see `tokenize`
+    (rf"{_LETTERS}\.", "[,;:]"),  # a full stop before a comma cannot end the sentence, so it abbreviates
+    (r"[A-Z]+(?:&[A-Z]+)+", ""),  # AT&T, R&B; not in lower case
+    (rf"{_LETTER}+?", rf"(?i:n{_QUOTE}t)(?![^\W_])"),  # the verb of a negation: is|n't, ca|n't
+    (rf"(?i:n{_QUOTE}t)", ""),
+    (rf"{_QUOTE}(?i:s|m|d|re|ve|ll)", r"(?![^\W_])"),  # clitics: dog|'s, they|'re
+    (rf"{_QUOTE}(?i:em|cause|til|n{_QUOTE})", ""),  # clipped words: 'em, 'cause, rock 'n' roll
+    (rf"{_QUOTE}[nN]", r"(?![^\W_])"),
+    (rf"{_QUOTE}(?i:tis|twas)", r"(?![^\W_])"),
+    (rf"{_QUOTE}\d0s", ""),  # '80s
+    (rf"{_QUOTE}\d\d", r"(?:\ |$)"),  # '08
+    (rf"[DNOLdnol]{_QUOTE}{_LETTERS}", ""),  # o'clock, l'eau, d'angelo
+    (rf"[A-HJ-XZ]{_QUOTE}[A-Z]{_LETTER}*", ""),  # M'Coy
+    (rf"[YJyj]{_QUOTE}", _LETTER),  # y'|all
+    (
+        rf"(?i:ma{_QUOTE}ams?|c{_QUOTE}mon|ne{_QUOTE}er|cap{_QUOTE}n|(?:ol|dunkin|somethin){_QUOTE})",
+        r"(?![^\W_])",
+    ),
+    (r"https?://[^\s\"<>]+[^\s\"<>.,;:!?)'}\]]", ""),
+    (r"[\w.+-]{0,63}\w@\w(?:[\w.-]*\w)?", ""),  # an e-mail address
+    (r"@[A-Za-z_]\w*|\#[A-Za-z_]+", ""),  # @user, #tag
+    (r"</?[A-Za-z!][^<>]*>", ""),  # a tag
+    (r"[:;=]-?o?[()DPp\]]|\^_\^", ""),  # :-) and the like
+    (r"[A-Za-z]{1,2}\$", r"\d"),  # US$5
+    (r"(?i:c\+\+|[cf]\#)", ""),
+    (r"&(?:amp|lt|gt|quot|apos);|&\#\d+;", ""),
+    (r"\.{3,5}|-{2,4}", ""),  # an ellipsis, a dash
+    (r"-{5,}|[?!]{2,}|_+|\*+|\#+|<<|>>|''|``", ""),
+    (r"\S", ""),  # anything else stands alone
+]
+
+
+def _scanner() -> list[Callable[[str, int], re.Match[str] | None]]:
+    return [re.compile(rf"(?P<token>{taken})(?P<ahead>{ahead})").match for taken, ahead in _RULES]
+
+
+_MATCHERS = _scanner()
+# Invisible characters, and emoji with all else beyond Unicode's first plane: the original drops them too.
+_NOTHING = re.compile(r"[\u00ad\u200b-\u200f\u2060\ufeff\ufe0e\ufe0f\U00010000-\U0010ffff]")
+
+
+# A curly apostrophe is made straight in clitics, though not in `o’clock`.
+_CLITIC = re.compile("['’](?:s|m|d|re|ve|ll)|n['’]t")
+# Longer ones than these stay; the single dash and the ellipsis are among `PUNCTUATION`.
+_DASHES = re.compile(r"-{2,4}|\.{3,5}")
+
+
+def tokenize(caption: str) -> list[str]:
+    """Cut a caption into the lower-case words that the metrics compare.
+
+    >>> tokenize('A man\\'s dog isn\\'t on the well-worn sofa, "Rex".')
+    ['a', 'man', "'s", 'dog', 'is', "n't", 'on', 'the', 'well-worn', 'sofa', 'rex']
+    >>> tokenize("Mr. Smith cannot wait (at 10:30am)!")
+    ['mr.', 'smith', 'can', 'not', 'wait', '-lrb-', 'at', '10:30', 'am', '-rrb-']
+    """
+    words: list[str] = []
+    chunks = caption.split()
+    for place, chunk in enumerate(chunks):
+        if chunk.isalpha() and chunk.isascii():
+            word = chunk.lower()
+            if word in _ASSIMILATED:
+                words += _ASSIMILATED[word]
+            else:
+                words.append(word)
+        elif chunk not in PUNCTUATION:
+            follows = chunks[place + 1][:1] if place + 1 < len(chunks) else ""
+            words += _cut(chunk, follows.isdigit())
+    return words
+
+
+@lru_cache(maxsize=1 << 16)
+def _cut(chunk: str, number_follows: bool) -> tuple[str, ...]:
+    """Scan one stretch without spaces; `number_follows` tells what `No.` needs to know of the next one."""
+    text = chunk + (" 0" if number_follows else "")
+    words: list[str] = []
+    place = 0
+    while place < len(chunk):
+        token = _longest(text, place)
+        words += _spell(token)
+        place += len(token)
+    return tuple(word for word in words if word and word not in PUNCTUATION)
+
+
+def _longest(text: str, place: int) -> str:
+    matches = [match for matcher in _MATCHERS if (match := matcher(text, place)) and match["token"]]
+    return max(matches, key=re.Match.end)["token"]
+
+
+def _spell(token: str) -> tuple[str, ...]:
+    """Give a token the Treebank's spelling."""
+    word = _NOTHING.sub("", token.lower())
+    if word in _ENTITY:
+        return (_ENTITY[word],)
+    if word in _ASSIMILATED:
+        return _ASSIMILATED[word]
+    if _CLITIC.fullmatch(word):
+        return (word.replace("’", "'"),)
+    if _DASHES.fullmatch(word):
+        return ()
+    if len(word) == 1 or word.startswith((":", ";", "=")):  # a sign, or a face made of signs
+        return (word.translate(_SPELLING),)
+    return (word,)

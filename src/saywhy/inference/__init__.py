@@ -1,0 +1,1 @@
+"""A trained captioner at work: `saywhy.load()`, and the path from image files to batches."""

@@ -1,0 +1,141 @@
+"""The report names what is wrong with a data set and counts what is right."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from saywhy.data.checks import check
+from saywhy.data.datasets import CaptionedImage, Dataset
+from saywhy.data.datasets import read as read_dataset
+
+
+def make(root: Path, name: str, split: str, *captions: str, shade: int | None = None) -> CaptionedImage:
+    """An image on disk; with `shade` None, one like no other."""
+    path = root / name
+    colour = (sum(name.encode()) % 256, len(name), 7) if shade is None else (shade, shade, shade)
+    Image.new("RGB", (80, 70), colour).save(path)
+    return CaptionedImage(name, path, captions or ("a dog runs",), split)
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Dataset:
+    images = (
+        make(tmp_path, "a.png", "train", "A dog runs .", "A dog sits ."),
+        make(tmp_path, "bb.png", "train", "A dog runs , a dog sits !"),
+        make(tmp_path, "ccc.png", "dev", "A dog runs .", "A zebra sits ."),
+        make(tmp_path, "dddd.png", "test", "Dog ."),
+    )
+    return Dataset("mine", tmp_path, images, ("a note",))
+
+
+def with_more(dataset: Dataset, *images: CaptionedImage) -> Dataset:
+    return Dataset(dataset.name, dataset.root, (*dataset.images, *images), dataset.notes)
+
+
+def test_a_good_data_set_is_counted_and_has_no_problems(good: Dataset) -> None:
+    report = check(good, vocabulary_min_count=2)
+    assert report.ok
+    assert report.problems == []
+    assert (report.images, report.captions) == (4, 6)
+    assert report.splits == {"train": 2, "dev": 1, "test": 1}
+    assert report.captions_per_image.histogram == {1: 2, 2: 2}
+    assert (report.captions_per_image.min, report.captions_per_image.mean) == (1, 1.5)
+    assert report.caption_lengths.max == 6
+    assert report.modes == {"RGB": 4}
+    assert report.notes == ("a note",)
+
+
+def test_the_vocabulary_comes_from_train_alone(good: Dataset) -> None:
+    report = check(good, vocabulary_min_count=2)
+    assert report.vocabulary == 4  # a, dog, runs, sits
+    assert report.coverage["dev"].tokens == pytest.approx(5 / 6)
+    assert report.coverage["dev"].captions == 0.5
+    assert report.coverage["test"].captions == 1.0
+    assert check(good, vocabulary_min_count=3).vocabulary == 2  # a, dog
+
+
+def test_missing_and_unreadable_images_are_named_with_the_reason(good: Dataset) -> None:
+    (good.root / "text.jpg").write_text("not an image at all")
+    report = check(
+        with_more(
+            good,
+            CaptionedImage("gone.jpg", good.root / "gone.jpg", ("a",), "train"),
+            CaptionedImage("text.jpg", good.root / "text.jpg", ("a",), "train"),
+        )
+    )
+    assert report.missing == ("gone.jpg",)
+    assert [fault.name for fault in report.unreadable] == ["text.jpg"]
+    assert "not an image" in report.unreadable[0].reason
+    assert report.problems == [
+        "images missing: 1 (gone.jpg)",
+        "images that cannot be read: 1 (text.jpg)",
+    ]
+
+
+def test_images_in_two_splits_are_found_by_their_contents(good: Dataset) -> None:
+    copies = [make(good.root, name, split, shade=9) for name, split in (("x.png", "train"), ("y.png", "test"))]
+    report = check(with_more(good, *copies))
+    assert report.shared == (("train/x.png", "test/y.png"),)
+    assert report.problems == ["images that are in two splits: 1 (train/x.png = test/y.png)"]
+    assert check(with_more(good, *copies), open_all=False).ok, "contents are not read then"
+
+
+def test_a_name_in_two_splits_is_found_without_opening(good: Dataset) -> None:
+    again = CaptionedImage("a.png", good.root / "a.png", ("a",), "test")
+    for open_all in (True, False):
+        assert check(with_more(good, again), open_all=open_all).shared == (("train/a.png", "test/a.png"),)
+
+
+def test_copies_within_a_split_are_told_but_are_no_problem(good: Dataset) -> None:
+    copies = [make(good.root, name, "train", shade=9) for name in ("x.png", "y.png")]
+    report = check(with_more(good, *copies))
+    assert report.duplicates == (("train/x.png", "train/y.png"),)
+    assert report.ok
+
+
+def test_odd_modes_and_sizes_are_told(good: Dataset) -> None:
+    Image.new("CMYK", (70, 300)).save(good.root / "long.jpg")
+    Image.new("L", (30, 30)).save(good.root / "small.png")
+    names = ("long.jpg", "small.png")
+    report = check(with_more(good, *(CaptionedImage(name, good.root / name, ("a",), "train") for name in names)))
+    assert [(fault.name, fault.reason) for fault in report.odd] == [
+        ("long.jpg", "long: 70×300"),
+        ("small.png", "small: 30×30"),
+    ]
+    assert report.modes == {"RGB": 4, "CMYK": 1, "L": 1}
+    assert report.sizes == {"smallest": (30, 30), "largest": (70, 300)}
+
+
+def test_nothing_to_train_on_is_a_problem(good: Dataset) -> None:
+    report = check(good.split("test"))
+    assert report.problems == ["no images to train on: split train is empty"]
+
+
+def test_progress_is_told_up_to_the_end(good: Dataset) -> None:
+    many = with_more(good, *good.images * 40)
+    told: list[tuple[int, int]] = []
+    check(many, progress=lambda done, total: told.append((done, total)))
+    assert told == [(64, 164), (128, 164), (164, 164)]
+
+
+def test_the_report_becomes_json(good: Dataset) -> None:
+    plain = json.loads(json.dumps(check(good).as_dict()))
+    assert plain["ok"] is True
+    assert plain["coverage"]["dev"]["captions"] == 0.0
+    assert plain["captions_per_image"]["histogram"] == {"1": 2, "2": 2}
+
+
+@pytest.mark.data
+def test_flickr8k_is_in_order(flickr8k: Path) -> None:
+    report = check(read_dataset(flickr8k))
+    assert report.ok
+    assert (report.images, report.captions) == (8091, 40_455)
+    assert report.splits == {"train": 6000, "dev": 1000, "test": 1000, "": 91}
+    assert report.captions_per_image.histogram == {5: 8091}
+    assert report.modes == {"RGB": 8091}
+    assert 2500 < report.vocabulary < 2600
+    assert report.coverage["test"].tokens > 0.96

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import csv
+import random
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from saywhy.data.tokenizer import tokenize
+
+
+@pytest.fixture(scope="session")
+def standard(tmp_path_factory: pytest.TempPathFactory):
+    """The standard's own tokeniser: many captions in, their words out."""
+    their = pytest.importorskip("pycocoevalcap.tokenizer.ptbtokenizer")
+    if shutil.which("java") is None:
+        pytest.skip("the standard tokeniser is a Java program, and Java is missing")
+    jar = Path(their.__file__).with_name(their.STANFORD_CORENLP_3_4_1_JAR)
+    file = tmp_path_factory.mktemp("captions") / "captions.txt"
+
+    def run(captions: list[str]) -> list[list[str]]:
+        file.write_text("\n".join(captions), encoding="utf-8")
+        program = ["edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase", str(file)]
+        command = ["java", "-Dfile.encoding=UTF-8", "-cp", str(jar), *program]
+        said = subprocess.run(command, capture_output=True, check=True).stdout.decode()
+        dropped = {"", *their.PUNCTUATIONS}
+        return [[word for word in line.split(" ") if word not in dropped] for line in said.split("\n")]
+
+    return run
+
+
+@pytest.mark.data
+def test_every_flickr8k_caption_is_cut_as_the_standard_cuts_it(flickr8k, standard):
+    with (flickr8k / "captions.txt").open(newline="", encoding="utf-8") as file:
+        captions = [row["caption"] for row in csv.DictReader(file)]
+    assert len(captions) == 40_455
+    different = [
+        (caption, ours, theirs)
+        for caption, theirs in zip(captions, standard(captions), strict=True)
+        if (ours := tokenize(caption)) != theirs
+    ]
+    assert different == []
+
+
+_AS_WRITTEN = [
+    "A man's dog isn't here; \"Rex\" (a collie) can't, won't and shouldn't be.",
+    "The dogs' owners said it’s “fine” – or so…",
+    "We cannot go, I'm gonna wait, gimme that, lemme see, 'tis late, they've left, y'all.",
+    "Mr. and Mrs. Smith of St. Louis, Mo., met Dr. Jones Jr. vs. the U.S. at 5 p.m. etc.",
+    "It is 10:30am, 3.5 ft, 10,000 people, $5.00, £5, 50% off, #1 and No. 5, -5 or +5.",
+    "A 2-year-old in a well-worn T-shirt, size 1/2, in the '80s, 1980s, 80's and 2nd half",
+    "AT&T and at&t, R&B, M&Ms, Lounge&Grill, a/c and/or b/w, rif=ding, a+b, c++, x_y",
+    "Miss. Tex. miss. ill. Ill. a sign on Main St., the TV. the letter B. the end...",
+    "www.dog.com, http://a.b/c?d=1, me@here.org @user #tag <b>bold</b> &amp; :-) ;)",
+    "rock 'n' roll, rock'n'roll, o'clock, O'Brien, D'Angelo, ma'am, ol' 'em 'til cap'n",
+    "a--b a---b ----- .... 6' tall 5'10\" foot- -round ..Asian .com ?what! why?! oh!!",
+    "naïve café Zürich 日本語 Ελληνικά ½ cup ¢ € © ° « x »",
+    "SHOUTED WORDS AREN'T LOST, NOR IS THE MAN'S HAT.",
+]
+
+
+def test_captions_as_people_write_them_are_cut_as_the_standard_cuts_them(standard):
+    for caption, theirs in zip(_AS_WRITTEN, standard(_AS_WRITTEN), strict=True):
+        assert tokenize(caption) == theirs, caption
+
+
+@pytest.mark.parametrize(
+    ("caption", "words"),
+    [
+        ("", []),
+        (" \n\t ", []),
+        ("A dog\nruns .", ["a", "dog", "runs"]),
+        ("it's", ["it", "'s"]),
+        ("They can't!", ["they", "ca", "n't"]),
+        ("cannot", ["can", "not"]),
+        ("(hi)", ["-lrb-", "hi", "-rrb-"]),
+        ("St. No. 5 no.", ["st.", "no.", "5", "no"]),
+        ("dog😀cat", ["dog", "cat"]),
+    ],
+)
+def test_the_rules_by_example(caption, words):
+    assert tokenize(caption) == words
+
+
+def test_tokens_have_no_spaces_and_no_text_breaks_the_tokeniser():
+    rng = random.Random(0)
+    odd = "aZ09 .,:;!?'\"’“”`-–—_/&@#$%^*()[]{}<>=+~|\\\n\t\r"
+    odd += "\u00ad\u200b\ufeff\u0301éßİ½😀👩‍👩‍👧日\x00\x1c\ud800"
+    for _ in range(3000):
+        caption = "".join(rng.choices(odd, k=rng.randint(0, 25)))
+        for word in tokenize(caption):
+            assert word
+            assert not any(letter.isspace() for letter in word), (caption, word)
+
+
+def test_a_long_stretch_without_spaces_takes_no_long_time():
+    start = time.perf_counter()
+    for odd in ("+", ".a", "<a", "n't", "'", "a@", "1,", "ä-"):
+        tokenize(odd * 2000)
+    assert time.perf_counter() - start < 10
+
+
+def test_cutting_is_stable_on_plain_words():
+    caption = "two young guys with shaggy hair look at their hands while hanging out in the yard"
+    assert tokenize(caption) == caption.split()
+    assert tokenize(" ".join(tokenize(caption))) == tokenize(caption)
