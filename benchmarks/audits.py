@@ -59,15 +59,15 @@ class Clock:
 @contextmanager
 def clocked(clock: Clock) -> Iterator[None]:
     """Time the parts that audits are made of."""
-    AuditContext, ResultCache = bench_module.AuditContext, bench_module.ResultCache
+    AuditContext, DiskCache = bench_module.AuditContext, bench_module.DiskCache
     parts = [
         (AuditContext, "encode", "encoding"),
         (AuditContext, "captions", "captioning"),
         (AuditContext, "probabilities", "teacher forcing"),
     ]
     parts += [
-        (ResultCache, "save", "writing"),
-        (ResultCache, "load", "reading"),
+        (DiskCache, "save", "writing"),
+        (DiskCache, "load", "reading"),
         (localisation, "shares", "numpy: boxes"),
     ]
     parts += [(module, "explain", "explaining") for module in (evidence, localisation, sanity)]

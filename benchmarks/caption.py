@@ -1,10 +1,10 @@
-"""One image, end to end, on the CPU: where the time goes.
+"""Time of each stage of captioning an image on the CPU.
 
     python benchmarks/caption.py [IMAGE] [--repeats 15] [--json FILE]
 
-Load is a fresh process from its start to a ready model, imports and all. The rest is timed in one process after a
-warm-up, the parts of each repeat one after the other; medians. Times are of this machine; the ratios travel better.
-Decoding is timed as the model does it (a beam of 5) and greedily, for one image and an image of a batch of 16.
+Loading is timed in a new process, from its start to the loaded model, imports included. The other stages are timed in
+one process after a warm-up; all values are medians. Times depend on the machine, ratios less so. Decoding is timed with
+the settings of the model (a beam of 5) and with greedy decoding, for one image and per image of a batch of 16.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from pathlib import Path
 
 
 def load_seconds(repeats: int) -> list[float]:
-    """Seconds of whole processes that load the shipped model and do no more."""
+    """Seconds of processes that only load the shipped model."""
     seconds = []
     for _ in range(repeats):
-        began = time.perf_counter()
+        start = time.perf_counter()
         subprocess.run([sys.executable, "-c", "import saywhy; saywhy.load(device='cpu')"], check=True)
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - start)
     return seconds
 
 
-def measure(image: Path, batch: int, repeats: int) -> dict[str, float]:
-    """Median seconds an image of each part, for `batch` images at a time."""
+def measure(image: Path, batch_size: int, repeats: int) -> dict[str, float]:
+    """Median seconds per image of each stage, for batches of `batch_size` images."""
     import torch
 
     import saywhy
@@ -44,16 +44,16 @@ def measure(image: Path, batch: int, repeats: int) -> dict[str, float]:
     for _ in range(repeats + 3):
         last = time.perf_counter()
 
-        def mark(part: str) -> None:
+        def mark(stage: str) -> None:
             nonlocal last
             now = time.perf_counter()
-            seconds[part].append((now - last) / batch)
+            seconds[stage].append((now - last) / batch_size)
             last = now
 
         with torch.inference_mode():
-            opened = [open_image(image) for _ in range(batch)]
+            images = [open_image(image) for _ in range(batch_size)]
             mark("open")
-            pixels = torch.stack([torch.from_numpy(model.preprocessing(each)) for each in opened])
+            pixels = torch.stack([torch.from_numpy(model.preprocessing(opened)) for opened in images])
             mark("prepare")
             features = model.captioner.encode(pixels)
             mark("encode")
@@ -61,7 +61,9 @@ def measure(image: Path, batch: int, repeats: int) -> dict[str, float]:
             mark("decode")
             decode(model.captioner, features, greedy)
             mark("decode greedily")
-    return {part: statistics.median(each[3:]) for part, each in seconds.items()}  # the first ones warm up
+    return {
+        stage: statistics.median(values[3:]) for stage, values in seconds.items()
+    }  # the first three are the warm-up
 
 
 def main() -> None:
@@ -70,20 +72,20 @@ def main() -> None:
     parser.add_argument("image", type=Path, nargs="?", default=example)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     import torch
 
-    about = {"image": asked.image.name, "threads": torch.get_num_threads(), "torch": torch.__version__}
-    table: dict[str, object] = {**about, "load": statistics.median(load_seconds(3))}
-    print(f"load {table['load']:.2f} s, {about['threads']} threads")
-    for name, batch in (("one image", 1), ("an image of sixteen", 16)):
-        parts = measure(asked.image, batch, asked.repeats if batch == 1 else 3)
-        ratio = parts["decode"] / parts["encode"]
-        table[name] = {**parts, "decode over encode": ratio}
-        print(f"{name}: " + ", ".join(f"{part} {value * 1000:.1f} ms" for part, value in parts.items()))
-        print(f"  decoding costs {ratio:.2f} of encoding")
-    if asked.json:
-        asked.json.write_text(json.dumps(table, indent=2) + "\n")
+    machine = {"image": options.image.name, "threads": torch.get_num_threads(), "torch": torch.__version__}
+    table: dict[str, object] = {**machine, "load": statistics.median(load_seconds(3))}
+    print(f"load {table['load']:.2f} s, {machine['threads']} threads")
+    for name, batch_size in (("one image", 1), ("per image of a batch of 16", 16)):
+        stages = measure(options.image, batch_size, options.repeats if batch_size == 1 else 3)
+        ratio = stages["decode"] / stages["encode"]
+        table[name] = {**stages, "decode over encode": ratio}
+        print(f"{name}: " + ", ".join(f"{stage} {value * 1000:.1f} ms" for stage, value in stages.items()))
+        print(f"  decoding takes {ratio:.2f} times as long as encoding")
+    if options.json:
+        options.json.write_text(json.dumps(table, indent=2) + "\n")
 
 
 if __name__ == "__main__":

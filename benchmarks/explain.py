@@ -1,15 +1,15 @@
-"""What explaining costs: LRP of a ten-word caption against ten backward passes of the encoder, in one run.
+"""The cost of explaining: LRP of a ten-word caption compared with ten backward passes of the encoder, in one run.
 
     python benchmarks/explain.py [IMAGE] [--model DIR] [--repeats 7] [--device cpu] [--json FILE]
 
-The parts of each repeat are timed one after the other, after a warm-up; medians, and ratios of medians:
+The parts of each repeat are timed one after the other, after a warm-up. Medians, and ratios of medians:
 
 - `backward`: ten plain backward passes through the encoder, from gradients of its features to the pixels;
-- `relevance`: LRP of all ten words, from the pixels forward and from the logits back to pixels, the budget with it;
-- `one call a word`: the same, asked ten times for one word;
-- `explain`: all six methods, from the file to the explanation; on a GPU `--batch 64` images at a time.
+- `lrp`: LRP of all ten words, forward and backward to pixels, including the budget;
+- `one call per word`: the same in ten calls of one word;
+- `explain`: all six methods, from the file to the explanation; on a GPU with `--batch-size 64`.
 
-`memory` is by how much the process grows beyond what the model and a caption took (on a GPU, what torch allocates).
+`memory` is the growth of the process beyond the model and a caption (on a GPU, of what torch allocates).
 """
 
 from __future__ import annotations
@@ -28,23 +28,20 @@ import torch
 import saywhy
 from saywhy.data.images import open_image
 from saywhy.explain import METHODS
-from saywhy.explain.composites import DEFAULT, composite
-from saywhy.explain.explaining import words_at_a_time
-from saywhy.explain.passes import run_relevance
-from saywhy.explain.request import Asked, question
+from saywhy.explain.lrp_rules import DEFAULT, composite
+from saywhy.explain.passes import Targets, run_lrp
 from saywhy.inference.model import Model
 
 WORDS = ("a", "man", "in", "a", "red", "shirt", "is", "standing", "outside", "building")
 
 
-def parts(model: Model, image: Path, rules: str) -> dict[str, Callable[[], object]]:
-    """What is timed, by name."""
+def parts(model: Model, image: Path, composite_name: str) -> dict[str, Callable[[], object]]:
+    """The timed functions by name."""
     captioner, device = model.captioner, model.captioner.device
     pixels = torch.from_numpy(model.preprocessing(open_image(image))).unsqueeze(0).to(device)
-    whole = Asked(WORDS, tuple(range(len(WORDS))), WORDS)
-    single = [Asked(WORDS, (place,), (word,)) for place, word in enumerate(WORDS)]
-    ask = [question([each], model.vocabulary, None, device) for each in (whole, *single)]
-    chunk = words_at_a_time(device)
+    all_words = Targets.of_captions([WORDS], None, model.vocabulary, device)
+    single_words = [Targets.of_captions([WORDS], [(i,)], model.vocabulary, device) for i in range(len(WORDS))]
+    words_per_pass = 1 if device.type == "cpu" else 16
     x = captioner.encoder.normalise(pixels).detach().requires_grad_()
     for parameter in captioner.parameters():
         parameter.requires_grad_(False)
@@ -55,38 +52,38 @@ def parts(model: Model, image: Path, rules: str) -> dict[str, Callable[[], objec
         for _ in WORDS:
             torch.autograd.grad(vectors, x, g, retain_graph=True)
 
-    def relevance() -> None:
-        run_relevance(captioner, pixels, None, ask[0], composite(rules), chunk)
+    def lrp() -> None:
+        run_lrp(captioner, pixels, None, all_words, composite(composite_name), words_per_pass)
 
-    def one_call_a_word() -> None:
-        for each in ask[1:]:
-            run_relevance(captioner, pixels, None, each, composite(rules), chunk)
+    def one_call_per_word() -> None:
+        for targets in single_words:
+            run_lrp(captioner, pixels, None, targets, composite(composite_name), words_per_pass)
 
     return {
         "backward": backward,
-        "relevance": relevance,
-        "one call a word": one_call_a_word,
-        "explain": lambda: model.explain(image, caption=" ".join(WORDS), composite=rules),
+        "lrp": lrp,
+        "one call per word": one_call_per_word,
+        "explain": lambda: model.explain(image, caption=" ".join(WORDS), composite=composite_name),
     }
 
 
 def seconds(table: dict[str, Callable[[], object]], repeats: int, device: torch.device) -> dict[str, float]:
     """Median seconds of each part."""
-    taken = defaultdict(list)
+    durations = defaultdict(list)
     for _ in range(repeats + 1):
         for name, part in table.items():
-            began = time.perf_counter()
+            start = time.perf_counter()
             part()
             if device.type == "cuda":
                 torch.cuda.synchronize()
-            taken[name].append(time.perf_counter() - began)
-    return {name: statistics.median(each[1:]) for name, each in taken.items()}  # the first ones warm up
+            durations[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values[1:]) for name, values in durations.items()}  # the first is the warm-up
 
 
-def memory(model: Model, image: Path, rules: str) -> float:
-    """Gigabytes that LRP of ten words needs beyond the model."""
+def memory(model: Model, image: Path, composite_name: str) -> float:
+    """Gigabytes that LRP of ten words needs in addition to the model."""
     on_gpu = model.captioner.device.type == "cuda"
-    relevance = parts(model, image, rules)["relevance"]
+    lrp = parts(model, image, composite_name)["lrp"]
 
     def used() -> float:
         peak = (
@@ -96,17 +93,17 @@ def memory(model: Model, image: Path, rules: str) -> float:
 
     model.caption(image)
     before = used()
-    relevance()
+    lrp()
     return used() - before
 
 
-def captions_a_second(model: Model, image: Path, batch: int, methods: list[str]) -> float:
-    """Captions explained a second, the model's own, `batch` at a time."""
-    images = [image] * batch
-    list(model.explanations(images, batch=batch, methods=methods))
-    began = time.perf_counter()
-    list(model.explanations(images, batch=batch, methods=methods))
-    return batch / (time.perf_counter() - began)
+def captions_per_second(model: Model, image: Path, batch_size: int, methods: list[str]) -> float:
+    """The model's own captions explained per second."""
+    images = [image] * batch_size
+    list(model.explanations(images, batch_size=batch_size, methods=methods))
+    start = time.perf_counter()
+    list(model.explanations(images, batch_size=batch_size, methods=methods))
+    return batch_size / (time.perf_counter() - start)
 
 
 def main() -> None:
@@ -117,22 +114,22 @@ def main() -> None:
     parser.add_argument("--composite", default=DEFAULT)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
-    model = saywhy.load(asked.model, asked.device)
-    about = {"model": model.name, "composite": asked.composite, "device": asked.device, "torch": torch.__version__}
-    table: dict[str, object] = {**about, "threads": torch.get_num_threads()}
-    table["memory GB"] = memory(model, asked.image, asked.composite)  # first: a process's peak never falls
-    taken = seconds(parts(model, asked.image, asked.composite), asked.repeats, model.captioner.device)
-    table |= {"seconds": taken, "relevance / backward": taken["relevance"] / taken["backward"]}
-    table["one call a word / relevance"] = taken["one call a word"] / taken["relevance"]
-    table["batch"] = asked.batch
-    table["captions a second, all methods"] = captions_a_second(model, asked.image, asked.batch, list(METHODS))
-    table["captions a second, LRP"] = captions_a_second(model, asked.image, asked.batch, ["lrp"])
+    args = parser.parse_args()
+    model = saywhy.load(args.model, args.device)
+    settings = {"model": model.name, "composite": args.composite, "device": args.device, "torch": torch.__version__}
+    table: dict[str, object] = {**settings, "threads": torch.get_num_threads()}
+    table["memory GB"] = memory(model, args.image, args.composite)  # first, since a process's peak never falls
+    durations = seconds(parts(model, args.image, args.composite), args.repeats, model.captioner.device)
+    table |= {"seconds": durations, "lrp / backward": durations["lrp"] / durations["backward"]}
+    table["one call per word / lrp"] = durations["one call per word"] / durations["lrp"]
+    table["batch size"] = args.batch_size
+    table["captions per second, all methods"] = captions_per_second(model, args.image, args.batch_size, list(METHODS))
+    table["captions per second, LRP"] = captions_per_second(model, args.image, args.batch_size, ["lrp"])
     print(json.dumps(table, indent=2))
-    if asked.json:
-        asked.json.write_text(json.dumps(table, indent=2) + "\n")
+    if args.json:
+        args.json.write_text(json.dumps(table, indent=2) + "\n")
 
 
 if __name__ == "__main__":

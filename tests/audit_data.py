@@ -1,4 +1,4 @@
-"""A tiny model on trial: a captioner of real words, coloured images that people described, and boxes."""
+"""A tiny model to audit: a captioner of English words, coloured images with reference captions, and boxes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PIL import Image
 
 import tiny
 from saywhy.audits.context import AuditContext
-from saywhy.audits.result_cache import ResultCache
+from saywhy.cache import DiskCache
 from saywhy.captioners import Captioner
 from saywhy.captioners.model_folder import SavedModel
 from saywhy.data.datasets import CaptionedImage, read
@@ -21,15 +21,15 @@ from saywhy.data.phrases import find_phrases
 from saywhy.data.preprocess import Preprocessing
 from saywhy.data.regions import RegionSettings
 from saywhy.data.vocabulary import MARKERS, Vocabulary
-from saywhy.hallucination.risk import PRIOR_FEATURE, WORD_FEATURES, Risk
+from saywhy.hallucination.risk_model import PRIOR_FEATURE, WORD_FEATURES, Risk
 from saywhy.inference.model import Model
 
 WORDS = (*MARKERS, "a", "the", "on", "with", "red", "runs", "dog", "dogs", "puppy", "man", "ball", "car")
 OBJECTS = {"dog": "dog", "dogs": "dog", "puppy": "puppy", "man": "man", "ball": "ball", "car": "car"}
 LONG = {"beam": 2, "min_words": 8, "max_words": 9, "no_repeat": True}
-SEEDS = {"soft-attention": 3, "ada-lstm": 9, "mh-fc": 13, "coca": 5}  # such that captions have words of all kinds
+SEEDS = {"soft-attention": 3, "ada-lstm": 9, "mh-fc": 13, "coca": 5}  # captions have object words and stop words
 SIZE = (90, 70)
-SCENES = {  # by image: split, captions, and the phrases with their boxes in pixels
+SCENES = {  # by image: split, captions, and phrases with boxes in pixels
     "red.png": ("train", ["a red car", "the car runs"], [("a red car", "vehicles", [[10, 10, 60, 50]])]),
     "green.png": (
         "dev",
@@ -64,7 +64,7 @@ def image(number: int, size: tuple[int, int] = SIZE) -> Image.Image:
 def write_data(
     folder: Path, scenes: dict[str, tuple[str, list[str], list[Any]]] | None = None, boxes: bool = True
 ) -> Path:
-    """The images with captions.csv and boxes.jsonl."""
+    """Write the images with captions.csv and boxes.jsonl."""
     scenes = SCENES if scenes is None else scenes
     folder.mkdir(parents=True, exist_ok=True)
     for number, name in enumerate(scenes):
@@ -73,68 +73,68 @@ def write_data(
     with (folder / "captions.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("image", "caption", "split"), *rows])
     if boxes:
-        told = [
+        entries = [
             {
                 **{"image": name, "width": SIZE[0], "height": SIZE[1]},
-                "phrases": [{"phrase": each, "type": kind, "boxes": where} for each, kind, where in phrases],
+                "phrases": [{"phrase": text, "type": kind, "boxes": corners} for text, kind, corners in phrases],
             }
             for name, (_, _, phrases) in scenes.items()
         ]
-        (folder / "boxes.jsonl").write_text("\n".join(map(json.dumps, told)) + "\n", encoding="utf-8")
+        (folder / "boxes.jsonl").write_text("\n".join(map(json.dumps, entries)) + "\n", encoding="utf-8")
     return folder
 
 
 def captioner(name: str = "soft-attention", seed: int | None = None) -> Captioner:
-    """One whose words depend on the image and on the words before."""
-    found = tiny.opinionated(name, words=len(WORDS), seed=SEEDS[name] if seed is None else seed)
-    if hasattr(found, "E"):
-        found.E.weight.data.mul_(5)
-    return found
+    """A captioner whose words depend on the image and on the earlier words."""
+    tiny_captioner = tiny.sensitive_captioner(name, words=len(WORDS), seed=SEEDS[name] if seed is None else seed)
+    if hasattr(tiny_captioner, "E"):
+        tiny_captioner.E.weight.data.mul_(5)
+    return tiny_captioner
 
 
 def saved(
     name: str = "soft-attention", seed: int | None = None, regions: RegionSettings | None = None, **decoding: Any
 ) -> SavedModel:
-    """A model that says eight or nine words, of which half name things."""
-    frame, how = Preprocessing(tiny.SIDE), {**LONG, **decoding}
-    return SavedModel(f"tiny-{name}", captioner(name, seed), Vocabulary(WORDS), frame, how, regions)
+    """A model whose captions have eight or nine words, half of them object words."""
+    preprocessing, settings = Preprocessing(tiny.SIDE), {**LONG, **decoding}
+    return SavedModel(f"tiny-{name}", captioner(name, seed), Vocabulary(WORDS), preprocessing, settings, regions)
 
 
 def model(name: str = "soft-attention", seed: int | None = None, risk: Risk | None = None, **decoding: Any) -> Model:
     return Model(saved(name, seed, **decoding), risk)
 
 
-def bench(data: Path, cache: Path, name: str = "soft-attention", split: str = "test", **more: Any) -> AuditContext:
-    """A bench over one split, which reads its images in this process."""
-    given = read(data)
+def context(data: Path, cache: Path, name: str = "soft-attention", split: str = "test", **options: Any) -> AuditContext:
+    """A context over one split, which reads its images in this process."""
+    dataset = read(data)
     return AuditContext(
-        more.pop("model", None) or model(name),
-        given.split(split) if split else given,
+        options.pop("model", None) or model(name),
+        dataset.split(split) if split else dataset,
         cache,
         phrases=find_phrases(data),
         workers=0,
-        **more,
+        **options,
     )
 
 
-def kept(of: AuditContext, stage: str, image: CaptionedImage) -> dict[str, np.ndarray]:
-    """What a bench has found out of an image, in a stage of which there is one kind alone."""
-    (folder,) = of.cache.glob(f"{stage}-*")
+def cached(context: AuditContext, stage: str, image: CaptionedImage) -> dict[str, np.ndarray]:
+    """The cached arrays of an image, for a stage that was computed with one key only."""
+    (folder,) = context.cache.glob(f"{stage}-*")
     key = json.loads((folder / "about.json").read_text(encoding="utf-8"))
-    return ResultCache(of.cache, key.pop("stage"), key).load(of.name_of(image))
+    return DiskCache(context.cache, key.pop("stage"), key).load(context.image_key(image))
 
 
-def some_risk(**changed: Any) -> Risk:
-    """A risk of made-up weights, all of which count."""
+def some_risk(**changes: Any) -> Risk:
+    """A risk with arbitrary weights, none of them zero."""
     count = len(WORD_FEATURES) + 1
-    parts = {
-        "facts": (*WORD_FEATURES, PRIOR_FEATURE),
+    fields = {
+        "features": (*WORD_FEATURES, PRIOR_FEATURE),
         "mean": tuple(0.1 * i - 0.5 for i in range(count)),
         "scale": tuple(1 + 0.2 * i for i in range(count)),
         "weights": tuple(0.3 * (-1) ** i + 0.05 * i for i in range(count)),
         "bias": -0.4,
         "object_priors": {"dog": -1.0, "ball": 0.7},
-        "usual": -0.2,
-        "about": {"data": "made up", "split": "dev", "words": 40, "objects": ObjectWords.read().key},
+        "default_prior": -0.2,
+        "about": {"data": "made up", "split": "dev", "words": 40, "object_words": ObjectWords.read().key},
     }
-    return Risk(**{**parts, **changed})
+    return Risk(**{**fields, **changes})

@@ -1,4 +1,4 @@
-"""Captioners, features and images of the real kinds, small enough to run hundreds of times."""
+"""Small captioners, features, captions and images for tests."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from torch import Tensor, nn
 from saywhy import encoders
 from saywhy.captioners import Attention, Captioner, CaptionerSettings, State, Step, build, captioners
 from saywhy.data.vocabulary import END, MARKERS, START, Vocabulary
-from saywhy.encoders.base import Encoder
-from saywhy.encoders.features import Features
+from saywhy.encoders.base import Encoder, Features
 
 DOCUMENTED = Path(__file__).parents[1] / "docs" / "new-architecture.md"
 
 
 def documented() -> str:
-    """The code of the page that shows how to add an architecture."""
+    """The code of docs/new-architecture.md."""
     return DOCUMENTED.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
 
 
@@ -35,7 +34,7 @@ def _register_documented() -> None:
         exec(compile(documented(), str(DOCUMENTED), "exec", dont_inherit=True), module.__dict__)
 
 
-_register_documented()  # so that the shared suite runs over it
+_register_documented()  # so that the tests of every captioner include it
 
 SIDE = 64
 WORDS = len(MARKERS) + 7
@@ -43,7 +42,7 @@ CHOICES = {
     "coca": [{"conditioning": "bottleneck"}],
     "soft-attention": [{"score": "bilinear"}, {"no_image": "learned"}],
     "hard-attention": [{"reward": "onward"}],
-}  # settings worth a run of the shared suite each
+}  # settings that the tests of every captioner include, beside switches
 
 
 @functools.cache
@@ -53,58 +52,58 @@ def _encoder() -> Encoder:
 
 
 def encoder() -> Encoder:
-    """A network of 100,000 weights, random and frozen, with a 2 × 2 grid."""
+    """A frozen network of 100,000 random weights, with a 2 × 2 grid."""
     return deepcopy(_encoder())
 
 
-def settings(name: str, **chosen: Any) -> dict[str, Any]:
-    """A captioner's settings with its large sizes made small and its dropout off."""
+def settings(name: str, **changes: Any) -> dict[str, Any]:
+    """The settings of a captioner with small widths and without dropout."""
     small: dict[str, Any] = {}
-    for each in dataclasses.fields(captioners[name].Settings):
-        if type(each.default) is int and each.default >= 64:
-            small[each.name] = each.default // 32
-        if "dropout" in each.name:
-            small[each.name] = 0.0
-    return small | chosen
+    for field in dataclasses.fields(captioners[name].Settings):
+        if type(field.default) is int and field.default >= 64:
+            small[field.name] = field.default // 32
+        if "dropout" in field.name:
+            small[field.name] = 0.0
+    return small | changes
 
 
 def variants() -> list[tuple[str, dict[str, Any]]]:
-    """Every registered captioner, with each of its switches turned over, and with other choices."""
-    found: list[tuple[str, dict[str, Any]]] = []
+    """Every registered captioner with its defaults, with each boolean setting negated, and with `CHOICES`."""
+    pairs: list[tuple[str, dict[str, Any]]] = []
     for name in captioners:
-        found.append((name, {}))
+        pairs.append((name, {}))
         fields = dataclasses.fields(captioners[name].Settings)
-        found += [(name, {each.name: not each.default}) for each in fields if isinstance(each.default, bool)]
-        found += [(name, chosen) for chosen in CHOICES.get(name, [])]
-    return found
+        pairs += [(name, {field.name: not field.default}) for field in fields if isinstance(field.default, bool)]
+        pairs += [(name, changes) for changes in CHOICES.get(name, [])]
+    return pairs
 
 
 def label(variant: tuple[str, dict[str, Any]]) -> str:
-    name, chosen = variant
-    return "-".join([name, *(f"{key}={value}" for key, value in chosen.items())])
+    name, changes = variant
+    return "-".join([name, *(f"{key}={value}" for key, value in changes.items())])
 
 
-def captioner(name: str = "soft-attention", words: int = WORDS, seed: int = 0, **chosen: Any) -> Captioner:
-    """A captioner of random weights, in evaluation mode."""
+def captioner(name: str = "soft-attention", words: int = WORDS, seed: int = 0, **changes: Any) -> Captioner:
+    """A captioner with random weights, in evaluation mode."""
     torch.manual_seed(seed)
-    return build(name, encoder(), words, **settings(name, **chosen)).eval()
+    return build(name, encoder(), words, **settings(name, **changes)).eval()
 
 
-def opinionated(name: str = "soft-attention", words: int = WORDS, seed: int = 0, **chosen: Any) -> Captioner:
-    """A captioner whose every word depends strongly on the image and on the words before."""
-    found = captioner(name, words, seed, **chosen)
+def sensitive_captioner(name: str = "soft-attention", words: int = WORDS, seed: int = 0, **changes: Any) -> Captioner:
+    """A captioner with large random weights: each word depends strongly on the image and on the previous words."""
+    model = captioner(name, words, seed, **changes)
     torch.manual_seed(seed + 1)
     with torch.no_grad():
-        for part, parameter in found.named_parameters():
-            if not part.startswith("encoder."):
+        for parameter_name, parameter in model.named_parameters():
+            if not parameter_name.startswith("encoder."):
                 parameter.normal_(std=0.4)
-    return found
+    return model
 
 
 def features(
     images: int = 3, seed: int = 0, width: int = 256, dtype: torch.dtype = torch.float32, kind: str = "grid"
 ) -> Features:
-    """Random features: a grid of 2 × 3, or "regions": up to six boxes an image, of which every other lacks two."""
+    """Random features: a grid of 2 × 3, or "regions": six boxes per image, four in every second image."""
     random = torch.Generator().manual_seed(seed)
     vectors = torch.randn(images, 6, width, generator=random, dtype=torch.float64).to(dtype)
     if kind == "grid":
@@ -118,9 +117,9 @@ def features(
 def captions(count: int = 3, length: int = 6, words: int = WORDS, seed: int = 0) -> Tensor:
     """Captions (count, length + 2) of random words between `<start>` and `<end>`."""
     random = torch.Generator().manual_seed(seed)
-    said = torch.randint(len(MARKERS), words, (count, length), generator=random)
-    ends = torch.ones(count, 1, dtype=torch.long)
-    return torch.cat([START * ends, said, END * ends], dim=1)
+    tokens = torch.randint(len(MARKERS), words, (count, length), generator=random)
+    ones = torch.ones(count, 1, dtype=torch.long)
+    return torch.cat([START * ones, tokens, END * ones], dim=1)
 
 
 def pixels(images: int = 2, side: int = SIDE, seed: int = 0) -> Tensor:
@@ -133,7 +132,7 @@ def vocabulary(words: int = WORDS) -> Vocabulary:
 
 
 def image_files(folder: Path, count: int, size: tuple[int, int] = (80, 70)) -> list[Path]:
-    """Files of noise, each another."""
+    """Image files of noise, all different."""
     paths = [folder / f"{n}.png" for n in range(count)]
     for n, path in enumerate(paths):
         noise = np.random.default_rng(n).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
@@ -142,8 +141,8 @@ def image_files(folder: Path, count: int, size: tuple[int, int] = (80, 70)) -> l
 
 
 @dataclasses.dataclass(frozen=True)
-class ScriptState(State):
-    """A row's table of logits, (B, V, V)."""
+class TableState(State):
+    """The table of logits of each row, (B, V, V)."""
 
     tables: Tensor
 
@@ -152,26 +151,26 @@ class _NoEncoder(nn.Identity):
     width = 1
 
 
-class Script(Captioner[ScriptState]):
-    """Not a network: the logits of the next word stand in a table (V, V) by the word before."""
+class TableCaptioner(Captioner[TableState]):
+    """A captioner without a network: a table (V, V) has the logits of the next word for each previous word."""
 
-    name = "script"
+    name = "table"
 
     def __init__(self, table: Tensor) -> None:
         super().__init__(_NoEncoder(), len(table), CaptionerSettings())  # type: ignore[arg-type]
         self.table = nn.Parameter(table.float())
 
     @classmethod
-    def always(cls, logits: Tensor) -> Script:
+    def always(cls, logits: Tensor) -> TableCaptioner:
         """The same logits after every word."""
         return cls(logits.expand(len(logits), -1).clone())
 
-    def start(self, features: Features) -> ScriptState:
-        return ScriptState(self.table.expand(len(features), -1, -1))
+    def start(self, features: Features) -> TableState:
+        return TableState(self.table.expand(len(features), -1, -1))
 
-    def step(self, words: Tensor, state: ScriptState) -> Step[ScriptState]:
-        logits = state.tables[torch.arange(len(words)), words]
-        return Step(logits, state, Attention(torch.ones(len(words), 1)))
+    def step(self, tokens: Tensor, state: TableState) -> Step[TableState]:
+        logits = state.tables[torch.arange(len(tokens)), tokens]
+        return Step(logits, state, Attention(torch.ones(len(tokens), 1)))
 
     def forward(self, features: Features, captions: Tensor) -> tuple[Tensor, Attention]:
         return self.table[captions], Attention(torch.ones(*captions.shape, 1))

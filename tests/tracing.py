@@ -1,4 +1,4 @@
-"""Relevance of small functions and of tiny captioners, in few words."""
+"""Helpers for tests of LRP: relevance of small functions and of tiny captioners."""
 
 from __future__ import annotations
 
@@ -12,62 +12,62 @@ from torch import Tensor
 import tiny
 from saywhy import encoders
 from saywhy.captioners import Captioner
-from saywhy.explain.composites import Composite
-from saywhy.explain.lrp import Pixels, Relevance
-from saywhy.explain.passes import Forward, Question, Relevances, run_relevance
+from saywhy.explain.lrp import LRPMode, PixelInput
+from saywhy.explain.lrp_rules import Composite
+from saywhy.explain.passes import Forward, Relevance, Targets, run_lrp
 
 DOUBLE = torch.float64
 ROUNDING = {torch.float32: 1e-3, DOUBLE: 1e-9}
-"""How far the books of a word may be out of balance, by |logit| where that is above 1 and in float32."""
+"""Largest error of conservation by rounding; in float32 relative to max(1, |logit|)."""
 
 
-def random(*shape: int, seed: int = 0, dtype: torch.dtype = DOUBLE) -> Tensor:
+def randn(*shape: int, seed: int = 0, dtype: torch.dtype = DOUBLE) -> Tensor:
     return torch.randn(shape, dtype=DOUBLE, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 @dataclass(frozen=True)
-class TracingMode:
-    """What became of relevance R(out) on its way back through a function of x: R(x) and the accounts (B,)."""
+class Propagation:
+    """Relevance R_out of a function's output, propagated to its input x: R of x, absorbed, and of constants (B,)."""
 
     out: Tensor
     R_out: Tensor
     R: Tensor
     absorbed: Tensor
-    start: Tensor
+    initial_state: Tensor
 
     @property
-    def imbalance(self) -> float:
-        """What is missing on the books of the worst row."""
-        given, found = (each.flatten(1).sum(dim=1) for each in (self.R_out, self.R))
-        return float((given - found - self.absorbed - self.start).abs().max())
+    def conservation_error(self) -> float:
+        """Relevance that is missing, in the worst row of the batch."""
+        total, reached = (R.flatten(1).sum(dim=1) for R in (self.R_out, self.R))
+        return float((total - reached - self.absorbed - self.initial_state).abs().max())
 
 
-def traced(
+def propagate(
     function: Callable[[Tensor], Tensor],
     x: Tensor,
-    rules: Composite | None = None,
+    composite: Composite | None = None,
     attention: str = "constant",
-    box: tuple[Tensor, Tensor] | None = None,
-) -> TracingMode:
-    """Trainer a function under `Relevance` and send relevance back, w · out for random w."""
+    bounds: tuple[Tensor, Tensor] | None = None,
+) -> Propagation:
+    """Run a function under `LRPMode` and propagate R_out = w · out for random w."""
     x = x.clone().requires_grad_()
     sink = torch.zeros_like(x, requires_grad=True)
-    if box is not None:
-        low, high = (edge.expand_as(x) for edge in box)
-        x.pixels = Pixels(sink, low, high, torch.ones_like(x))  # type: ignore[attr-defined]
-    mode = Relevance(rules or Composite(), x, attention)
+    if bounds is not None:
+        low, high = (bound.expand_as(x) for bound in bounds)
+        x.pixel_input = PixelInput(sink, low, high, torch.ones_like(x))  # type: ignore[attr-defined]
+    mode = LRPMode(composite or Composite(), x, attention)
     with mode:
         out = function(x)
-    w = random(*out.shape, seed=1, dtype=out.dtype)
-    wanted = [x, sink, mode.absorbed, mode.start]
-    g, at_sink, absorbed, start = torch.autograd.grad(out, wanted, w, allow_unused=True, materialize_grads=True)
-    return TracingMode(out.detach(), out.detach() * w, g * x.detach() + at_sink, absorbed, start)
+    w = randn(*out.shape, seed=1, dtype=out.dtype)
+    leaves = [x, sink, mode.absorbed, mode.initial_state]
+    g, at_sink, absorbed, initial_state = torch.autograd.grad(out, leaves, w, allow_unused=True, materialize_grads=True)
+    return Propagation(out.detach(), out.detach() * w, g * x.detach() + at_sink, absorbed, initial_state)
 
 
-def asked(said: Tensor, places: Sequence[int] = (0, 2, 4), words: Sequence[int] = (5, 7, 9)) -> Question:
-    """The same places and words of every caption (B, T) from `<start>` on, in question."""
-    at, which = (torch.tensor([list(each)] * len(said)) for each in (places, words))
-    return Question(said, at, which, torch.full_like(which, -1))
+def make_targets(tokens: Tensor, positions: Sequence[int] = (0, 2, 4), words: Sequence[int] = (5, 7, 9)) -> Targets:
+    """The same positions and words for every caption (B, T) from `<start>` on."""
+    repeated = [torch.tensor([list(row)] * len(tokens)) for row in (positions, words)]
+    return Targets(tokens, *repeated, torch.full_like(repeated[1], -1))
 
 
 def inputs(captioner: Captioner, kind: str, images: int = 3, seed: int = 0) -> tuple[Tensor, Tensor | None]:
@@ -76,33 +76,33 @@ def inputs(captioner: Captioner, kind: str, images: int = 3, seed: int = 0) -> t
         return tiny.pixels(images, seed=seed), None
     dtype = next(captioner.parameters()).dtype
     captioner.encoder = encoders.build("features:256", weights=None).to(dtype)
-    given = tiny.features(images, seed=seed, dtype=dtype, kind="regions")
-    return given.vectors, given.boxes
+    features = tiny.features(images, seed=seed, dtype=dtype, kind="regions")
+    return features.vectors, features.boxes
 
 
-def relevances(
+def relevance_of(
     captioner: Captioner,
     pixels: Tensor,
     boxes: Tensor | None,
-    question: Question,
-    rules: Composite | None = None,
-    chunk: int = 1,
-) -> tuple[Forward, Relevances]:
-    return run_relevance(captioner, pixels, boxes, question, rules or Composite(conv_bias=True), chunk)
+    targets: Targets,
+    composite: Composite | None = None,
+    words_per_pass: int = 1,
+) -> tuple[Forward, Relevance]:
+    return run_lrp(captioner, pixels, boxes, targets, composite or Composite(conv_bias=True), words_per_pass)
 
 
-def unbalanced(forward: Forward, found: Relevances) -> tuple[float, float]:
-    """What is missing on the decoder's books and on the encoder's, of the worst word and by what is allowed."""
-    logits, image = forward.scores.detach().T, found.places.sum(dim=-1)  # (K, B)
+def conservation_errors(forward: Forward, relevance: Relevance) -> tuple[float, float]:
+    """The largest errors in the decoder and in the encoder, divided by what rounding allows."""
+    logits, image = forward.scores.detach().T, relevance.features.sum(dim=-1)  # (K, B)
     allowed = ROUNDING[logits.dtype] * (logits.abs().clamp(min=1) if logits.dtype == torch.float32 else 1)
-    total = image + found.said.sum(dim=-1) + found.start + found.absorbed
-    of_decoder = float(((logits - total).abs() / allowed).max())
-    if found.pixels is None:
-        return of_decoder, 0.0
-    reached = found.pixels.sum(dim=(-1, -2)) + found.absorbed_by_encoder
-    return of_decoder, float(((image - reached).abs() / allowed).max())
+    total = image + relevance.tokens.sum(dim=-1) + relevance.initial_state + relevance.absorbed
+    in_decoder = float(((logits - total).abs() / allowed).max())
+    if relevance.pixels is None:
+        return in_decoder, 0.0
+    reached = relevance.pixels.sum(dim=(-1, -2)) + relevance.absorbed_by_encoder
+    return in_decoder, float(((image - reached).abs() / allowed).max())
 
 
-def close(found: Any, expected: Any, within: float = 1e-9) -> None:
-    """Equal but for rounding; what was expected may be nested lists."""
-    torch.testing.assert_close(found, torch.as_tensor(expected, dtype=found.dtype), rtol=within, atol=within)
+def assert_close(actual: Any, expected: Any, within: float = 1e-9) -> None:
+    """Equal up to rounding; `expected` may be nested lists."""
+    torch.testing.assert_close(actual, torch.as_tensor(expected, dtype=actual.dtype), rtol=within, atol=within)

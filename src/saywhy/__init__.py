@@ -8,19 +8,20 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from saywhy.decoding import Caption
+    from saywhy.decoding.caption import Caption
     from saywhy.errors import UserError
-    from saywhy.explain import Explanation
+    from saywhy.explain.explanation import Explanation
     from saywhy.inference.model import Model, load
 
 __all__ = ["Caption", "Explanation", "Model", "UserError", "load"]
 
-_HOMES = {
-    "Caption": "saywhy.decoding",
-    "Explanation": "saywhy.explain",
+_MODULES = {
+    "Caption": "saywhy.decoding.caption",
+    "Explanation": "saywhy.explain.explanation",
     "Model": "saywhy.inference.model",
     "UserError": "saywhy.errors",
     "load": "saywhy.inference.model",
@@ -28,9 +29,11 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for only then: `saywhy --help` must not wait for torch."""
-    from importlib import import_module
-
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    """Import a public name when it is first used: `saywhy --help` must not wait for torch."""
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'saywhy' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

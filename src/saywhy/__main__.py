@@ -1,4 +1,4 @@
-"""`python -m saywhy`, which is what torchrun starts."""
+"""`python -m saywhy`: the same as the command `saywhy`; torchrun starts this module."""
 
 from saywhy.cli import main
 

@@ -1,181 +1,107 @@
-"""Arrays that are costly to make, kept on disk: encoder features, decoded images.
+"""A cache on disk for arrays that are expensive to compute: decoded images, encoder features, audit results.
 
-A cache is a folder named by a digest of what its rows are, so that rows made by another encoder, with other
-weights or another preprocessing are never read by mistake:
+    <folder>/<stage>-<hash of key>/about.json     the key: everything that the arrays depend on
+                                  /3f/<hash>.npz  the arrays of one item, spread over 256 sub-folders
 
-    <folder>/<digest>/about.json      the key in plain words, the rows' shape and type
-                      index           a line a row: row number, its key, a checksum of the two
-                      rows-00000.bin  rows one after the other, about 256 MB a file
-                      lock            held while a process writes
-
-A row's data reaches the disk before its line in the index is written, and the line counts only when it is
-whole. So a process may be killed, or the power fail, at any moment: what the index claims is there, and
-what was half done is done again. Any number of processes may read and write at once; writers take turns.
-
-Rows are read through a memory map of their file, opened for the call and dropped after it, so that memory
-holds the index alone, some 200 bytes a row, and no file stays open. They are written with ordinary writes: a
-full disk is then an error, where a memory map would kill the process.
+Items computed with another model, other weights or other settings have another key and are never read by mistake.
+A file is written under a temporary name and then renamed, so several processes may write the same item, and a
+killed process leaves no incomplete item. Files are not flushed to the disk one by one: one that a power failure has
+cut short counts as missing and is computed again.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import hashlib
 import json
 import os
-import shutil
-import threading
-from collections.abc import Iterator, Sequence
+import zipfile
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from saywhy.cache_index import Index, locked
 from saywhy.errors import UnreadableImage, UserError
-from saywhy.files import write_text
+from saywhy.files import whole_file, write_text
 
-SHARD_BYTES = 256 * 2**20
+Arrays = Mapping[str, np.ndarray]
 
-_BINARY = getattr(os, "O_BINARY", 0)  # without it Windows would change line ends
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_DAMAGED = (ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 
 
-class ArrayCache:
-    """Rows of one shape and type on disk, each computed once and found by a key of its own.
+class DiskCache:
+    """Named arrays per item, on disk.
 
-    `key` says what the rows are; any JSON value. `capacity`, if given, is how many rows there will be:
-    too little room on the disk is then an error at once rather than hours later.
+    Args:
+        folder: where caches are; one folder can hold several stages and keys.
+        stage: what is cached, a word that can be part of a file name.
+        key: everything that the arrays depend on besides the item; any JSON values.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     cache = ArrayCache(folder, (2,), "float16", {"encoder": "tiny"})
-    ...     cache.put(["cat", "dog"], np.array([[1, 2], [3, 4]], dtype="float16"))
-    ...     cache.has(["dog", "cow"]), cache.get(["dog"])
-    (array([ True, False]), array([[3., 4.]], dtype=float16))
+    ...     cache = DiskCache(Path(folder), "features", {"encoder": "tiny"})
+    ...     cache.save("dog.jpg", {"vectors": np.ones(2)})
+    ...     cache.has("dog.jpg"), cache.has("cow.jpg"), cache.load("dog.jpg")
+    (True, False, {'vectors': array([1., 1.])})
     """
 
-    def __init__(
-        self,
-        folder: str | Path,
-        shape: tuple[int, ...],
-        dtype: npt.DTypeLike,
-        key: str | dict[str, Any],
-        capacity: int | None = None,
-    ) -> None:
-        self.shape, self.dtype, self.key = tuple(shape), np.dtype(dtype), key
-        self.row_bytes = int(np.prod(self.shape)) * self.dtype.itemsize
-        self.rows_per_shard = max(1, SHARD_BYTES // self.row_bytes)
-        about = json.dumps({"key": key, "shape": self.shape, "dtype": self.dtype.str}, sort_keys=True)
+    def __init__(self, folder: Path, stage: str, key: Mapping[str, Any]) -> None:
+        about = json.dumps({"stage": stage, **key}, sort_keys=True, default=str)
         self.parent = Path(folder)
-        self.folder = self.parent / hashlib.blake2b(about.encode(), digest_size=16).hexdigest()
-        with self._speaking():
+        self.folder = self.parent / f"{stage}-{hashlib.blake2b(about.encode(), digest_size=8).hexdigest()}"
+        try:
             if not (self.folder / "about.json").exists():
                 write_text(self.folder / "about.json", about + "\n")
-        self._held: dict[int, int] = {}  # shard → rows in its file
-        self._index = Index(self.folder / "index", self._on_disk)
-        self._writing = threading.Lock()
-        if capacity is not None:
-            self._require_room(capacity)
-
-    def __len__(self) -> int:
-        return len(self._index.refresh())
-
-    def __reduce__(self) -> tuple[Any, ...]:  # what a worker process needs to open it for itself
-        return ArrayCache, (self.parent, self.shape, self.dtype, self.key)
-
-    def has(self, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
-        """Say of each key whether its row is there, also rows that another process has just written."""
-        rows = self._index.refresh()
-        return np.array([key in rows for key in keys], dtype=bool)
-
-    def get(self, keys: Sequence[str]) -> np.ndarray:
-        """Copy the rows of `keys`, (len(keys), *shape); a `KeyError` names a key that is not there."""
-        known = self._index.rows
-        if any(key not in known for key in keys):
-            known = self._index.refresh()
-        rows = np.array([known[key] for key in keys], dtype=np.int64)
-        values = np.empty((len(rows), *self.shape), dtype=self.dtype)
-        for shard in np.unique(rows // self.rows_per_shard):
-            places = np.flatnonzero(rows // self.rows_per_shard == shard)
-            self._read(int(shard), rows[places] % self.rows_per_shard, places, values)
-        return values
-
-    def put(self, keys: Sequence[str], values: np.ndarray) -> None:
-        """Keep a row for each key; keys that are there already stay as they are."""
-        values = np.asarray(values)
-        if values.shape != (len(keys), *self.shape):
-            raise ValueError(f"{len(keys)} keys need values {(len(keys), *self.shape)}, not {values.shape}")
-        values = values.astype(self.dtype, casting="same_kind", copy=False)
-        with self._speaking(), self._writing, locked(self.folder / "lock"):
-            there = self._index.refresh(mend=True)
-            new: dict[str, int] = {}  # key → its place in `values`; of a key given twice the first counts
-            for place, key in enumerate(keys):
-                if key not in there:
-                    new.setdefault(key, place)
-            if new:
-                self._write(self._index.next_row, values[list(new.values())])
-                self._index.append(list(new))
-
-    def _shard(self, number: int) -> Path:
-        return self.folder / f"rows-{number:05}.bin"
-
-    def _on_disk(self, row: int) -> bool:
-        """Say whether the files reach as far as `row`; they only grow, so one look a shard will mostly do."""
-        shard, row = divmod(row, self.rows_per_shard)
-        if row >= self._held.get(shard, 0):
-            with contextlib.suppress(FileNotFoundError):
-                self._held[shard] = self._shard(shard).stat().st_size // self.row_bytes
-        return row < self._held.get(shard, 0)
-
-    def _read(self, shard: int, rows: np.ndarray, places: np.ndarray, values: np.ndarray) -> None:
-        path = self._shard(shard)
-        with self._speaking():
-            held = path.stat().st_size // self.row_bytes
-            if rows.max() >= held:  # beyond a file's end a map would kill the process
-                raise UserError(f"{path}: cut short; delete {self.folder} and compute it again")
-            mapped = np.memmap(path, self.dtype, mode="r", shape=(held, *self.shape))
-            values[places] = mapped[rows]
-
-    def _write(self, first: int, values: np.ndarray) -> None:
-        """Write rows from number `first` on and see them to the disk."""
-        while len(values):
-            shard, row = divmod(first, self.rows_per_shard)
-            here = values[: self.rows_per_shard - row]
-            with os.fdopen(os.open(self._shard(shard), os.O_RDWR | os.O_CREAT | _BINARY, 0o666), "r+b") as file:
-                file.seek(row * self.row_bytes)
-                file.write(np.ascontiguousarray(here).view(np.uint8).reshape(-1).data)
-                file.flush()
-                os.fsync(file.fileno())
-            first, values = first + len(here), values[len(here) :]
-
-    def _require_room(self, capacity: int) -> None:
-        needed = (capacity - len(self)) * self.row_bytes
-        free = shutil.disk_usage(self.folder).free
-        if needed > free:
-            raise UserError(
-                f"{self.parent}: {needed / 1e9:.1f} GB more are needed, the disk has {free / 1e9:.1f} GB; "
-                "free some space or choose another cache folder"
-            )
-
-    @contextlib.contextmanager
-    def _speaking(self) -> Iterator[None]:
-        try:
-            yield
         except OSError as error:
-            wrong = f"cannot be used ({error.strerror}); check its permissions"
-            if error.errno in _FULL:
-                wrong = "the disk is full (what is in the cache stays good); free some space"
-            raise UserError(f"{self.parent}: {wrong} or choose another cache folder") from error
+            raise self._disk_error(error) from None
+
+    def has(self, name: str) -> bool:
+        """Whether the item is cached; an incomplete file counts as missing."""
+        try:
+            with zipfile.ZipFile(self._path(name)) as archive:  # its directory is at the end of the file
+                return bool(archive.namelist())
+        except (OSError, zipfile.BadZipFile):
+            return False
+
+    def load(self, name: str, skip: str | None = None) -> dict[str, np.ndarray]:
+        """The arrays of a cached item; those whose names start with `skip` are not read."""
+        path = self._path(name)
+        try:
+            with np.load(path, allow_pickle=False) as archive:
+                return {key: archive[key] for key in archive if skip is None or not key.startswith(skip)}
+        except OSError as error:
+            raise self._disk_error(error) from None
+        except _DAMAGED as error:
+            path.unlink(missing_ok=True)
+            raise UserError(f"{path}: damaged ({error}) and now deleted; run the same command again") from None
+
+    def save(self, name: str, arrays: Arrays) -> None:
+        """Write the arrays of an item; replaces what another process has written."""
+        try:
+            with whole_file(self._path(name), sync=False) as part, part.open("wb") as file:
+                np.savez(file, **arrays)  # type: ignore[arg-type]
+        except OSError as error:
+            raise self._disk_error(error) from None
+
+    def _path(self, name: str) -> Path:
+        digest = hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=12).hexdigest()
+        return self.folder / digest[:2] / f"{digest}.npz"
+
+    def _disk_error(self, error: OSError) -> UserError:
+        problem = f"the cache cannot be used ({error.strerror}); check the permissions of this folder"
+        if error.errno in _DISK_FULL:
+            problem = "the disk is full (items already cached stay valid); free some space"
+        return UserError(f"{self.parent}: {problem} or choose another cache folder with --cache")
 
 
 def content_key(path: str | Path) -> str:
-    """Name a file by its contents, so that a renamed image is known and a changed one is not.
+    """A hash of a file's contents: the same after renaming, another after editing.
 
-    Remembered by path, size and time of change: a file that stays as it is is read once.
+    Remembered by path, size and modification time, so an unchanged file is read once per process.
     """
     try:
         status = os.stat(path)

@@ -1,29 +1,45 @@
-"""What goes wrong by a user's hand, said in one line."""
+"""Errors that a user can fix, and text that is safe to print."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+# C0 and C1 control characters, DEL, line and paragraph separators, bidirectional overrides and isolates
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class UserError(Exception):
-    """A mistake the user can mend: what is wrong, with what, and what to do.
+    """A mistake that the user can fix: one line with what is wrong, where, and what to do.
 
-    The command line prints its one line and exits with code 2; a program may catch it.
+    The command line prints the line and exits with code 2; a program can catch the exception.
     """
 
 
 class UnreadableImage(UserError):
-    """An image that cannot be read; data sets name it, skip it and count it."""
+    """An image that cannot be read. Commands over many images report it and continue without it."""
 
 
-def closest(word: str, known: Iterable[str]) -> str:
-    """Name what is known, the nearest first: the tail of an "unknown …" message.
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of an "unknown name" message: the most similar known name, then all of them.
 
-    >>> closest("beem", ["beam", "greedy"])
+    >>> did_you_mean("beem", ["beam", "greedy"])
     'did you mean "beam"? Known: beam, greedy'
     """
     known = sorted(known)
-    near = difflib.get_close_matches(word, known, n=1)
-    hint = f'did you mean "{near[0]}"? ' if near else ""
+    similar = difflib.get_close_matches(name, known, n=1)
+    hint = f'did you mean "{similar[0]}"? ' if similar else ""
     return f"{hint}Known: {', '.join(known)}"
+
+
+def printable(text: object) -> str:
+    r"""Text from a file name or a vocabulary, with control characters as visible escapes: safe for a terminal.
+
+    Escape sequences cannot change the terminal, a line break cannot start a line of its own, and bidirectional
+    overrides cannot reorder what is shown.
+
+    >>> print(printable("photo\n\x1b[31m.jpg"))
+    photo\n\x1b[31m.jpg
+    """
+    return _UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], str(text))

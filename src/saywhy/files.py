@@ -1,37 +1,86 @@
-"""Files that appear whole or not at all."""
+"""Read text and JSON files with one-line errors; write files that appear complete or not at all."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+from saywhy.errors import UserError
+
+
+def read_text(path: str | Path) -> str:
+    """Read a text file as UTF-8, with or without a byte order mark."""
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text (byte {error.start}); save it as UTF-8") from None
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{path}: cannot be read ({reason}); check its name and permissions") from None
+
+
+def read_json(path: str | Path, advice: str = "correct or replace it") -> Any:
+    """Read a JSON file; `advice` ends the error line if it is malformed."""
+    return parse_json(read_text(path), path, advice)
+
+
+def parse_json(text: str | bytes, source: str | Path, advice: str = "correct or replace it") -> Any:
+    """Parse JSON; the error line for malformed text starts with `source` and ends with `advice`.
+
+    >>> parse_json("[1,", "list.json")
+    Traceback (most recent call last):
+    ...
+    saywhy.errors.UserError: list.json: malformed JSON at line 1, column 4 (Expecting value); correct or replace it
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        detail = f" at line {error.lineno}, column {error.colno} ({error.msg})"
+    except UnicodeDecodeError as error:
+        detail = f" (not UTF-8 text, byte {error.start})"
+    except RecursionError:
+        detail = " (nested too deeply)"
+    except ValueError as error:  # such as an integer of more digits than Python converts
+        detail = f" ({error})"
+    raise UserError(f"{source}: malformed JSON{detail}; {advice}")
 
 
 @contextlib.contextmanager
-def whole_file(path: str | Path) -> Iterator[Path]:
-    """Give a temporary path beside `path`; it takes that name only if the block ends well.
+def whole_file(path: str | Path, sync: bool = True) -> Iterator[Path]:
+    """Yield a temporary path in the folder of `path`, and rename it to `path` if the block raises nothing.
 
-    The data reaches the disk before the name changes, so a crash leaves the old file or the new one.
+    With `sync` the data is on the disk before the name changes: a crash leaves the old file or the new one. An
+    `OSError` names `path`, also where the system does not name a file (a full disk).
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    os.close(handle)
-    part = Path(name)
+    part: Path | None = None
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.", suffix=".part")
+        os.close(handle)
+        part = Path(name)
         yield part
-        with part.open("rb") as written:
-            os.fsync(written.fileno())
+        if sync:
+            with part.open("rb") as written:
+                os.fsync(written.fileno())
         part.chmod(0o666 & ~_umask())
         part.replace(path)
+    except OSError as error:
+        if error.errno is not None and (error.filename is None or Path(os.fsdecode(error.filename)).suffix == ".part"):
+            error.filename, error.filename2 = str(path), None
+        raise
     finally:
-        part.unlink(missing_ok=True)
+        if part is not None:
+            part.unlink(missing_ok=True)
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a text file whole; what a file's name may hold and UTF-8 cannot is written as an escape."""
+    """Write a complete UTF-8 text file; characters that UTF-8 cannot encode (from file names) become escapes."""
     with whole_file(path) as part:
         part.write_text(text, encoding="utf-8", errors="backslashreplace")
 

@@ -1,4 +1,4 @@
-"""What a number was measured on."""
+"""Version, machine and commit, for results files."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-VERSION = "0.2.0"  # the package's metadata is made from this line
+VERSION = "0.2.0"  # the build reads the package's version from this line
 
 
 def saywhy_version() -> str:
-    """The version, also where the package runs without being installed."""
+    """The version, also where the package is not installed."""
     return VERSION
 
 
@@ -37,18 +37,18 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """The commit the package's source tree is at, with a plus sign where it was changed.
+    """The commit of the package's source tree, with a plus sign if files have changed since.
 
-    Where the tree came without its repository, what $SAYWHY_COMMIT says, or None.
+    Outside a repository, $SAYWHY_COMMIT, or None.
     """
-    here = Path(__file__).parent
+    folder = Path(__file__).parent
     try:
-        head = _git(here, "rev-parse", "--short=12", "HEAD")
-        return head + ("+" if _git(here, "status", "--porcelain", "--", ".") else "")
+        head = _git(folder, "rev-parse", "--short=12", "HEAD")
+        return head + ("+" if _git(folder, "status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.CalledProcessError):
         return os.environ.get("SAYWHY_COMMIT")
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    run = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    return run.stdout.strip()

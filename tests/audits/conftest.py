@@ -1,4 +1,4 @@
-"""A tiny model on trial, with its data."""
+"""A tiny model to audit, with its data and evidence."""
 
 from __future__ import annotations
 
@@ -26,29 +26,31 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def heard(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Callable[[str], EvidenceSet]:
-    """The cases of the test images by the name of a captioner, heard once; what is kept of them stays as it is."""
-    found: dict[str, EvidenceSet] = {}
+def evidence_of(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Callable[[str], EvidenceSet]:
+    """The evidence of the test images by captioner, computed once; tests must not change it."""
+    by_captioner: dict[str, EvidenceSet] = {}
 
-    def of(name: str) -> EvidenceSet:
-        if name not in found:
-            found[name] = EvidenceSet(audit_data.bench(data, tmp_path_factory.mktemp(name), name))
-        return found[name]
+    def get(name: str) -> EvidenceSet:
+        if name not in by_captioner:
+            by_captioner[name] = EvidenceSet(audit_data.context(data, tmp_path_factory.mktemp(name), name))
+        return by_captioner[name]
 
-    return of
+    return get
 
 
 @pytest.fixture(params=NAMES)
-def cases(request: pytest.FixtureRequest, heard: Callable[[str], EvidenceSet]) -> EvidenceSet:
-    return heard(request.param)
+def evidence(request: pytest.FixtureRequest, evidence_of: Callable[[str], EvidenceSet]) -> EvidenceSet:
+    """The evidence of each recurrent captioner."""
+    return evidence_of(request.param)
 
 
 @pytest.fixture
-def soft(heard: Callable[[str], EvidenceSet]) -> EvidenceSet:
-    return heard("soft-attention")
+def soft(evidence_of: Callable[[str], EvidenceSet]) -> EvidenceSet:
+    """The evidence of the soft-attention captioner."""
+    return evidence_of("soft-attention")
 
 
 @pytest.fixture
-def bench(data: Path, tmp_path: Path) -> AuditContext:
-    """A bench of its own, of which nothing is known."""
-    return audit_data.bench(data, tmp_path / "cache")
+def context(data: Path, tmp_path: Path) -> AuditContext:
+    """A context with an empty cache."""
+    return audit_data.context(data, tmp_path / "cache")

@@ -1,4 +1,4 @@
-"""A case is what the model says and how it explains itself, kept on disk and read again."""
+"""Evidence equals the captions and explanations of `Model.explain`, and survives the cache."""
 
 from __future__ import annotations
 
@@ -8,153 +8,152 @@ import numpy as np
 import pytest
 
 import audit_data
+from saywhy.audits.context import NotApplicable
 from saywhy.audits.evidence import EvidenceSet, ImageEvidence, decoder_evidence
-from saywhy.audits.results import NotApplicable
-from saywhy.data.preprocess import enlarged
+from saywhy.data.object_words import ObjectWords
+from saywhy.data.preprocess import upsample_grid
+from saywhy.explain import passes
 from saywhy.explain.explanation import Explanation
 from saywhy.explain.methods import METHODS
-from saywhy.hallucination.risk import WORD_FEATURES
+from saywhy.hallucination.risk_model import WORD_FEATURES
 
 
 @pytest.fixture
-def explained(cases: EvidenceSet) -> list[tuple[ImageEvidence, Explanation]]:
-    """Each case, and what `Model.explain` says of the same image."""
-    model = cases.bench.model
-    return [(cases.of(image), model.explain(image.path)) for image in cases.images]
+def explained(evidence: EvidenceSet) -> list[tuple[ImageEvidence, Explanation]]:
+    """The evidence of each image, and the explanation of `Model.explain`."""
+    model = evidence.context.model
+    return [(evidence.load(image), model.explain(image.path)) for image in evidence.images]
 
 
-def square(explanation: Explanation, word: int, method: str) -> np.ndarray:
-    """A map over the encoder's square."""
+def input_map(explanation: Explanation, word: int, method: str) -> np.ndarray:
+    """A map over the encoder's input."""
     values = explanation.maps[method][word]
-    if method == "attention" and values.ndim == 2 and values.shape[0] != explanation.seen:
+    if method == "attention" and values.ndim == 2 and values.shape[0] != explanation.input_size:
         values = values.mean(axis=0)
     if values.ndim == 2:
         return values
-    return enlarged(values.reshape(explanation.grid), explanation.seen, smooth=method == "attention")
+    return upsample_grid(values.reshape(explanation.grid), explanation.input_size, smooth=method == "attention")
 
 
-def test_a_case_tells_what_the_model_says_and_how_it_explains_it(explained):
-    for case, why in explained:
-        assert tuple(case.words) == why.tokens
-        np.testing.assert_allclose(case.probability, [word.probability for word in why.words], rtol=1e-4)
-        np.testing.assert_allclose(case.share, [word.budget.share for word in why.words], atol=1e-4)
-        np.testing.assert_allclose(case.beta, [word.beta for word in why.words], rtol=1e-4)
+def test_captions_probabilities_budgets_and_gates_are_those_of_model_explain(explained):
+    for caption, explanation in explained:
+        assert tuple(caption.words) == explanation.tokens
+        np.testing.assert_allclose(caption.probability, [word.probability for word in explanation.words], rtol=1e-4)
+        shares = [word.budget.image_share for word in explanation.words]
+        np.testing.assert_allclose(caption.image_share, shares, atol=1e-4)
+        np.testing.assert_allclose(caption.beta, [word.beta for word in explanation.words], rtol=1e-4)
 
 
-def test_earlier_weights_are_those_of_model_explain(explained):
-    for case, why in explained:
-        assert case.earlier.keys() == set(METHODS) - {"attention"}
-        for method, weights in case.earlier.items():
-            assert weights.shape == (len(case.words),) * 2
+def test_weights_of_earlier_words_are_those_of_model_explain(explained):
+    for caption, explanation in explained:
+        assert caption.earlier_words.keys() == set(METHODS) - {"attention"}
+        for method, weights in caption.earlier_words.items():
+            assert weights.shape == (len(caption.words),) * 2
             assert not np.triu(weights).any()
             scale = np.abs(weights).max()
             assert scale > 0
-            for place, word in enumerate(why.words):
-                np.testing.assert_allclose(weights[place, :place], word.earlier[method], atol=1e-4 * scale)
+            for position, word in enumerate(explanation.words):
+                expected = word.earlier_words[method]
+                np.testing.assert_allclose(weights[position, :position], expected, atol=1e-4 * scale)
 
 
 def test_maps_are_those_of_model_explain_up_to_half_precision(explained):
     for method in METHODS:
         scales = []
-        for case, why in explained:
-            for j, place in enumerate(case.objects):
-                wanted = square(why, int(place), method)
-                scales.append(np.abs(wanted).max())
-                np.testing.assert_allclose(case.maps[method][j], wanted, atol=1e-3 * scales[-1] + 1e-12)
+        for caption, explanation in explained:
+            for j, position in enumerate(caption.objects):
+                expected = input_map(explanation, int(position), method)
+                scales.append(np.abs(expected).max())
+                np.testing.assert_allclose(caption.maps[method][j], expected, atol=1e-3 * scales[-1] + 1e-12)
         assert max(scales) > 0
 
 
-def test_object_words_alone_have_maps_and_facts(cases):
-    for image, brief in cases:
-        case = cases.of(image)
-        named = {place: audit_data.OBJECTS[word] for place, word in enumerate(case.words) if word in audit_data.OBJECTS}
-        assert 0 < len(named) < len(case.words)
-        assert dict(zip(case.objects.tolist(), case.lemmas.tolist(), strict=True)) == named
-        for maps in case.maps.values():
-            assert maps.shape == (len(named), 64, 64)
-        assert case.facts.shape == (len(named), len(WORD_FEATURES))
-        assert np.isfinite(case.facts).all()
-        assert brief.maps == {}
+def test_only_object_words_have_maps_and_word_features(evidence):
+    for image, without_maps in evidence:
+        caption = evidence.load(image)
+        objects = {i: audit_data.OBJECTS[word] for i, word in enumerate(caption.words) if word in audit_data.OBJECTS}
+        assert 0 < len(objects) < len(caption.words)
+        assert dict(zip(caption.objects.tolist(), caption.lemmas.tolist(), strict=True)) == objects
+        for maps in caption.maps.values():
+            assert maps.shape == (len(objects), 64, 64)
+        assert caption.features.shape == (len(objects), len(WORD_FEATURES))
+        assert np.isfinite(caption.features).all()
+        assert without_maps.maps == {}
 
 
-def test_attention_is_the_mean_of_the_heads_and_its_entropy_is_in_nats(cases):
-    for image, case in cases:
-        alpha = cases.bench.model.caption(image.path).alpha  # (K, [heads,] L)
+def test_attention_is_the_mean_over_heads_and_its_entropy_is_in_nats(evidence):
+    for image, caption in evidence:
+        alpha = evidence.context.model.caption(image.path).alpha  # (K, [heads,] L)
         alpha = alpha.mean(axis=1) if alpha.ndim == 3 else alpha
-        np.testing.assert_allclose(case.alpha, alpha, atol=1e-5)
-        slowly = [-sum(share * np.log(share) for share in row if share > 0) for row in alpha.astype(float)]
-        np.testing.assert_allclose(case.entropy, slowly, atol=1e-5)
+        np.testing.assert_allclose(caption.alpha, alpha, atol=1e-5)
+        entropies = [-sum(p * np.log(p) for p in row if p > 0) for row in alpha.astype(float)]
+        np.testing.assert_allclose(caption.attention_entropy, entropies, atol=1e-5)
 
 
-def test_a_case_kept_and_read_is_what_was_computed_up_to_half_precision():
+def test_arrays_of_the_cache_restore_the_evidence_up_to_half_precision():
     random = np.random.default_rng(0)
     maps = {
         method: random.normal(size=(3, 8, 8)) * 10.0**power
         for power, method in zip((-9, 0, 9), METHODS[:3], strict=True)
     }
     maps["attention"] = np.zeros((3, 8, 8))
-    case = ImageEvidence(
+    caption = ImageEvidence(
         **{"words": np.array(["a", "dog", "car", "man"]), "objects": np.array([1, 2, 3])},
         **{"lemmas": np.array(["dog", "car", "man"])},
-        **{name: random.random(4) for name in ("probability", "beta", "entropy", "share")},
-        **{"facts": random.random((3, 2)), "alpha": random.random((4, 4))},
-        **{"earlier": {"lrp": np.tril(random.normal(size=(4, 4)), -1)}, "maps": maps},
+        **{name: random.random(4) for name in ("probability", "beta", "attention_entropy", "image_share")},
+        **{"features": random.random((3, 2)), "alpha": random.random((4, 4))},
+        **{"earlier_words": {"lrp": np.tril(random.normal(size=(4, 4)), -1)}, "maps": maps},
     )
-    again = ImageEvidence.of(case.arrays())
-    for each in fields(ImageEvidence):
-        if each.name not in ("maps", "earlier"):
-            np.testing.assert_array_equal(getattr(again, each.name), getattr(case, each.name))
-    np.testing.assert_allclose(again.earlier["lrp"], case.earlier["lrp"], rtol=1e-6)
-    assert again.maps.keys() == maps.keys()
+    arrays = caption.to_arrays()
+    restored = ImageEvidence.from_arrays(arrays)
+    for field in fields(ImageEvidence):
+        if field.name not in ("maps", "earlier_words"):
+            np.testing.assert_array_equal(getattr(restored, field.name), getattr(caption, field.name))
+    np.testing.assert_allclose(restored.earlier_words["lrp"], caption.earlier_words["lrp"], rtol=1e-6)
+    assert restored.maps.keys() == maps.keys()
     for method, values in maps.items():
-        np.testing.assert_allclose(again.maps[method], values, atol=6e-4 * np.abs(values).max())
-    assert {each.dtype for name, each in case.arrays().items() if name.startswith("map ")} == {np.dtype(np.float16)}
+        np.testing.assert_allclose(restored.maps[method], values, atol=6e-4 * np.abs(values).max())
+    assert {values.dtype for name, values in arrays.items() if name.startswith("map ")} == {np.dtype(np.float16)}
 
 
 @pytest.mark.parametrize("name", ["soft-attention", "ada-lstm", "mh-fc"])
-def test_a_case_is_the_same_whatever_the_batch_size(name, heard, tmp_path):
-    alone = heard(name)
-    together = EvidenceSet(replace(alone.bench, cache=tmp_path, batch=3))
-    assert [each.name for each in together.images] == [each.name for each in alone.images]
-    for image in alone.images:
-        one, other = (each.of(image).arrays() for each in (alone, together))
-        assert one.keys() == other.keys()
-        for key, values in one.items():
+def test_evidence_does_not_depend_on_the_batch_size(name, evidence_of, tmp_path):
+    single = evidence_of(name)
+    batched = EvidenceSet(replace(single.context, cache=tmp_path, batch_size=3))
+    assert [image.name for image in batched.images] == [image.name for image in single.images]
+    for image in single.images:
+        expected, actual = (evidence.load(image).to_arrays() for evidence in (single, batched))
+        assert expected.keys() == actual.keys()
+        for key, values in expected.items():
             if values.dtype.kind == "U":
-                np.testing.assert_array_equal(other[key], values)
+                np.testing.assert_array_equal(actual[key], values)
             else:
-                np.testing.assert_allclose(other[key], values, rtol=2e-3, atol=2e-3, err_msg=key)
+                np.testing.assert_allclose(actual[key], values, rtol=2e-3, atol=2e-3, err_msg=key)
 
 
-def test_what_is_known_is_not_computed_again(soft, monkeypatch):
-    monkeypatch.setattr("saywhy.audits.evidence.explain", None)
-    again = EvidenceSet(soft.bench)
-    assert [case.words.tolist() for _, case in again] == [case.words.tolist() for _, case in soft]
+def test_cached_evidence_is_not_computed_again(soft, monkeypatch):
+    monkeypatch.setattr("saywhy.audits.evidence.attribute", None)
+    again = EvidenceSet(soft.context)
+    assert [caption.words.tolist() for _, caption in again] == [caption.words.tolist() for _, caption in soft]
 
 
-def test_images_without_object_words_are_left_out_of_those_with_them(soft, tmp_path):
+def test_images_with_objects_are_those_whose_captions_name_one(soft, tmp_path):
     table = tmp_path / "objects.txt"
     table.write_text("[animals]\ndog\n[vehicles]\nboat\n")
-    from saywhy.data.object_words import ObjectWords
-
-    bench = replace(soft.bench, cache=tmp_path / "cache", objects=ObjectWords.read(table))
-    cases = EvidenceSet(bench)
-    has_dog = [p.name for p, case in soft if {"dog", "dogs"} & {*case.words.tolist()}]
-    assert [image.name for image in cases.with_objects()] == has_dog
+    context = replace(soft.context, cache=tmp_path / "cache", object_words=ObjectWords.read(table))
+    with_dog = [image.name for image, caption in soft if {"dog", "dogs"} & {*caption.words.tolist()}]
+    assert [image.name for image in EvidenceSet(context).images_with_objects()] == with_dog
     table.write_text("[vehicles]\nboat\n")
-    none = EvidenceSet(replace(bench, objects=ObjectWords.read(table)))
+    without = EvidenceSet(replace(context, object_words=ObjectWords.read(table)))
     with pytest.raises(NotApplicable, match="no object word in 3 captions"):
-        none.with_objects()
+        without.images_with_objects()
 
 
-def test_facts_are_heard_without_a_look_at_pixels(soft, monkeypatch):
-    from saywhy.explain import passes
+def test_decoder_evidence_needs_no_backward_pass_through_the_encoder(soft, monkeypatch):
+    def fail(*_):
+        raise AssertionError("a backward pass through the encoder")
 
-    def no_way_back(*_):
-        raise AssertionError("the encoder was gone back through")
-
-    (seen,) = list(replace(soft.bench, batch=3)._seen(soft.images))
-    monkeypatch.setattr(passes, "_now", no_way_back)
-    told = list(decoder_evidence(soft.bench, seen))
-    for (_, case), each in zip(soft, told, strict=True):
-        np.testing.assert_allclose(each.facts, case.facts, rtol=1e-3, atol=1e-4)
+    (batch,) = replace(soft.context, batch_size=3).batches(soft.images)
+    monkeypatch.setattr(passes, "_current_features", fail)
+    for (_, caption), decoder in zip(soft, decoder_evidence(soft.context, batch), strict=True):
+        np.testing.assert_allclose(decoder.object_features, caption.features, rtol=1e-3, atol=1e-4)

@@ -1,4 +1,4 @@
-"""Whole audits: they run for every captioner, say why they are left out, and go on after an interruption."""
+"""Complete audits: they run for every captioner, report why they do not apply, and continue after an interruption."""
 
 from __future__ import annotations
 
@@ -12,251 +12,245 @@ import numpy as np
 import pytest
 
 import audit_data
-from saywhy.audits import image_ablation, risk, sanity
-from saywhy.audits.context import AuditContext
+from saywhy.audits import image_ablation, sanity
+from saywhy.audits.audit import Audit, audits
+from saywhy.audits.context import AuditContext, Progress
 from saywhy.audits.evidence import EvidenceSet
-from saywhy.audits.results import audits
-from saywhy.audits.runner import AUDITS, chosen, file_of, run, save
+from saywhy.audits.runner import results_path, run, save, select
 from saywhy.data.object_words import ObjectWords
-from saywhy.data.region_inputs import find_regions
+from saywhy.data.region_files import find_regions
 from saywhy.data.regions import RegionSettings
 from saywhy.errors import UserError
-from saywhy.explain.composites import composite
+from saywhy.explain.lrp_rules import composite
+from saywhy.hallucination import fitting
+from saywhy.viz.tables import Table
 
-ABOUT = {"model", "captioner", "encoder", "data", "split", "images", "broken", "decoding", "composite", "objects"}
+AUDITS = ("image-ablation", "word-ablation", "localisation", "hallucination", "risk", "sanity")
+SETTINGS = {"model", "captioner", "encoder", "data", "split", "images", "unreadable", "decoding", "composite", "digests"}
 STAGES = {
-    "explaining": "hallucination",
-    "masking": "image-ablation",
-    "leaving words out": "word-ablation",
-    "altering the model": "sanity",
-    "reading facts": "risk",
+    "explaining captions": "hallucination",
+    "masking patches": "image-ablation",
+    "removing words": "word-ablation",
+    "explaining altered models": "sanity",
+    "computing word features": "risk",
 }
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(risk, "FEWEST", 2)
+    monkeypatch.setattr(fitting, "MIN_WORDS", 2)
     monkeypatch.setattr(sanity, "IMAGES", 2)
 
 
-def fitted(bench: AuditContext, data: Path, split: str = "train") -> AuditContext:
-    """The bench with another split to fit a risk on."""
-    bench.fitting = replace(bench, data=audit_data.bench(data, bench.cache, model=bench.model, split=split).data)
-    return bench
+def fit_on_dev(context: AuditContext, data: Path) -> AuditContext:
+    """The context with the dev split to fit a risk on."""
+    dev = audit_data.context(data, context.cache, model=context.model, split="dev").data
+    return replace(context, fit_context=replace(context, data=dev))
 
 
-def numbers(result: dict[str, Any]) -> dict[str, Any]:
-    """All but how long it took."""
+def without_seconds(result: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in result.items() if not name.endswith("seconds")}
 
 
-def estimates(told: Any) -> list[dict[str, Any]]:
-    if isinstance(told, list):
-        return [each for part in told for each in estimates(part)]
-    if not isinstance(told, dict):
+def estimates(part: Any) -> list[dict[str, Any]]:
+    """All estimates in the body of a result."""
+    if isinstance(part, list):
+        return [estimate for value in part for estimate in estimates(value)]
+    if not isinstance(part, dict):
         return []
-    if told.keys() == {"value", "low", "high", "n"}:
-        return [told]
-    return [each for part in told.values() for each in estimates(part)]
+    if part.keys() == {"value", "low", "high", "n"}:
+        return [part]
+    return [estimate for value in part.values() for estimate in estimates(value)]
 
 
 @pytest.mark.parametrize("name", ["soft-attention", "ada-lstm", "mh-fc", "coca"])
-def test_every_audit_runs_and_its_results_are_json(name, heard, data, tmp_path, monkeypatch):
+def test_every_audit_runs_for_every_captioner_and_its_result_is_json(name, evidence_of, data, tmp_path, monkeypatch):
     monkeypatch.setattr(sanity, "IMAGES", 1)
-    bench = fitted(replace(heard(name).bench), data, "dev")
-    told = list(run(chosen("all"), bench))
-    assert [each["audit"] for each in told] == list(AUDITS)
-    assert {each["audit"]: each["not_applicable"] for each in told if each["not_applicable"]} == {}
-    for each in told:
-        path = save(tmp_path, each)
-        assert path.name == f"audit-tiny-{name}-{each['audit']}.json"
-        text = path.read_text(encoding="utf-8")
-        assert json.loads(text) == json.loads(json.dumps(each, allow_nan=False))
-        assert each.keys() >= ABOUT
-        assert (each["of"], each["broken"], each["split"], each["captioner"]) == (3, 0, "test", name)
-        found = estimates(each)
-        assert len(found) > 5
-        assert any(estimate["value"] is not None for estimate in found)
-        for estimate in found:
-            if estimate["value"] is not None:
-                assert estimate["low"] <= estimate["value"] + 1e-9
-                assert estimate["value"] <= estimate["high"] + 1e-9
-        assert all({"claim", "holds", "difference"} == check.keys() for check in each["checks"])
+    results = list(run(select("all"), fit_on_dev(evidence_of(name).context, data)))
+    assert [result["audit"] for result in results] == list(AUDITS)
+    assert [result["not_applicable"] for result in results] == [None] * len(AUDITS)
+    for result in results:
+        path = save(tmp_path, result)
+        assert path.name == f"audit-tiny-{name}-{result['audit']}.json"
+        assert json.loads(path.read_text(encoding="utf-8")) == json.loads(json.dumps(result, allow_nan=False))
+        assert result.keys() >= SETTINGS
+        counts = (result["split_images"], result["images"], result["unreadable"])
+        assert (*counts, result["split"], result["captioner"]) == (3, 3, 0, "test", name)
+        values = [estimate for estimate in estimates(result) if estimate["value"] is not None]
+        assert len(estimates(result)) > 5
+        assert values
+        for estimate in values:
+            assert estimate["low"] <= estimate["value"] + 1e-9
+            assert estimate["value"] <= estimate["high"] + 1e-9
+        assert all({"claim", "holds", "difference"} == check.keys() for check in result["checks"])
+        audit = audits[result["audit"]]()
+        tables = [audit.summary(result), *audit.tables(result)]
+        assert all(len(row) == len(table.head) for table in tables for row in table.rows)
 
 
-def test_the_audits_are_those_that_are_registered():
-    assert sorted(AUDITS) == sorted(audits)
-    assert chosen("all") == AUDITS
-    assert chosen("sanity") == ("sanity",)
+def test_all_selects_every_audit_in_the_order_of_the_pages():
+    assert select("all") == AUDITS == tuple(audits)
+    assert select("sanity") == ("sanity",)
     with pytest.raises(UserError, match=r"unknown audit 'sanitary': .*sanity"):
-        chosen("sanitary")
+        select("sanitary")
 
 
-def test_an_audit_that_cannot_be_is_left_out_with_a_line_and_the_others_run(soft):
-    bench = replace(soft.bench, phrases=None)
-    told = {each["audit"]: each for each in run(("localisation", "word-ablation", "risk"), bench)}
-    assert told["word-ablation"]["not_applicable"] is None
-    for name, why in (("localisation", "has no boxes"), ("risk", "has no risk.json")):
-        assert why in told[name]["not_applicable"]
-        assert "\n" not in told[name]["not_applicable"]
-        assert told[name]["checks"] == []
-        assert told[name].keys() >= ABOUT
+def test_an_audit_that_does_not_apply_says_why_and_the_others_run(soft):
+    context = replace(soft.context, phrases=None)
+    results = {result["audit"]: result for result in run(("localisation", "word-ablation", "risk"), context)}
+    assert results["word-ablation"]["not_applicable"] is None
+    for name, reason in (("localisation", "has no boxes"), ("risk", "has no risk.json")):
+        assert reason in results[name]["not_applicable"]
+        assert "\n" not in results[name]["not_applicable"]
+        assert results[name]["checks"] == []
+        assert results[name].keys() >= SETTINGS
 
 
-def test_captions_without_object_words_leave_out_all_audits_of_these(soft, tmp_path):
+def test_captions_without_object_words_leave_only_word_ablation(soft, tmp_path):
     table = tmp_path / "objects.txt"
     table.write_text("[vehicles]\nboat\n")
-    bench = replace(soft.bench, objects=ObjectWords.read(table), cache=tmp_path / "cache")
-    bench.model.risk = audit_data.some_risk(about={"objects": bench.objects.key})
-    try:
-        told = {each["audit"]: each["not_applicable"] for each in run(AUDITS, bench)}
-    finally:
-        bench.model.risk = None
-    assert told.pop("word-ablation") is None  # stop words are left
-    assert len(told) == 5
-    for name, why in told.items():
-        assert why.startswith("no object word in 3 captions"), name
+    object_words = ObjectWords.read(table)
+    model = audit_data.model(risk=audit_data.some_risk(about={"object_words": object_words.key}))
+    context = replace(soft.context, model=model, object_words=object_words, cache=tmp_path / "cache")
+    reasons = {result["audit"]: result["not_applicable"] for result in run(AUDITS, context)}
+    assert reasons.pop("word-ablation") is None  # it also tests stop words
+    assert len(reasons) == 5
+    for name, reason in reasons.items():
+        assert reason.startswith("no object word in 3 captions"), name
 
 
 @pytest.mark.parametrize("audit", ["hallucination", "risk"])
-def test_one_reference_a_image_is_noted(audit, soft, data):
-    images = tuple(replace(each, captions=each.captions[:1]) for each in soft.bench.data.images)
-    bench = fitted(replace(soft.bench, data=replace(soft.bench.data, images=images)), data, "dev")
-    (told,) = run((audit,), bench)
-    assert [note.split(":")[0] for note in told["notes"]] == ["one reference an image"]
+def test_one_reference_per_image_is_noted(audit, soft, data):
+    images = tuple(replace(image, captions=image.captions[:1]) for image in soft.context.data.images)
+    context = fit_on_dev(replace(soft.context, data=replace(soft.context.data, images=images)), data)
+    (result,) = run((audit,), context)
+    assert [note.split(":")[0] for note in result["notes"]] == ["one reference per image"]
 
 
-def looking_at_regions(data: Path, tmp_path: Path) -> AuditContext:
-    """A bench of a model that looks at five boxes of each image, and of one at fewer."""
+def region_context(data: Path, tmp_path: Path, **options: Any) -> AuditContext:
+    """The context of a model that attends to five boxes per image, and to fewer in one image."""
     rows = []
     for name in audit_data.SCENES:
         boxes = [[15, 5, 45, 40], [30, 20, 75, 65], [20, 10, 70, 60], [16, 30, 50, 64]]
-        about = {"image": name, "width": 90, "height": 70}
-        rows.append({**about, "phrases": [{"boxes": boxes[: 2 if name == "pink.png" else 4]}]})
+        size = {"image": name, "width": 90, "height": 70}
+        rows.append({**size, "phrases": [{"boxes": boxes[: 2 if name == "pink.png" else 4]}]})
     table = tmp_path / "regions.jsonl"
     table.write_text("\n".join(map(json.dumps, rows)))
-    model = audit_data.model(regions=RegionSettings("boxes", 5))
-    return audit_data.bench(data, tmp_path / "cache", model=model, regions=find_regions(model.regions, table, "model"))
+    model = audit_data.model(regions=RegionSettings("boxes", 5), **options)
+    regions = find_regions(model.regions, table, "model")
+    return audit_data.context(data, tmp_path / "cache", model=model, regions=regions)
 
 
-def test_a_model_of_regions_is_audited_too(data, tmp_path, monkeypatch):
+def test_a_region_model_is_audited_too(data, tmp_path, monkeypatch):
     monkeypatch.setattr(sanity, "IMAGES", 1)
-    bench = looking_at_regions(data, tmp_path)
-    bench.model.risk = audit_data.some_risk()
-    told = {each["audit"]: each for each in run(AUDITS, bench)}
-    assert {name: each["not_applicable"] for name, each in told.items() if each["not_applicable"]} == {}
-    cases = EvidenceSet(bench)
-    for image in cases.with_objects():
-        case = cases.of(image)
-        why = bench.model.explain(image.path, regions=bench.regions.table, methods=["lrp", "attention"])
-        assert tuple(case.words) == why.tokens
-        for j, place in enumerate(case.objects):
-            wanted = why.maps["lrp"][int(place)]
-            np.testing.assert_allclose(case.maps["lrp"][j], wanted, atol=1e-3 * np.abs(wanted).max())
-            # attention is spread over the boxes it is of
-            assert case.maps["attention"][j].sum() == pytest.approx(1, abs=1e-2)
-    for each in told.values():
-        json.dumps(each, allow_nan=False)
-    assert {each["value"] for each in told["sanity"]["moved"].values()} == {None}, "boxes would have to move along"
+    context = region_context(data, tmp_path, risk=audit_data.some_risk())
+    results = {result["audit"]: result for result in run(AUDITS, context)}
+    assert {name: result["not_applicable"] for name, result in results.items()} == dict.fromkeys(AUDITS)
+    evidence = EvidenceSet(context)
+    for image in evidence.images_with_objects():
+        caption = evidence.load(image)
+        explanation = context.model.explain(image.path, regions=context.regions, methods=["lrp", "attention"])
+        assert tuple(caption.words) == explanation.tokens
+        for j, position in enumerate(caption.objects):
+            expected = explanation.maps["lrp"][int(position)]
+            np.testing.assert_allclose(caption.maps["lrp"][j], expected, atol=1e-3 * np.abs(expected).max())
+            assert caption.maps["attention"][j].sum() == pytest.approx(1, abs=1e-2)
+    for result in results.values():
+        json.dumps(result, allow_nan=False)
+    translated = {estimate["value"] for estimate in results["sanity"]["translated"].values()}
+    assert translated == {None}, "the boxes would have to move too"
 
 
-def test_a_model_of_given_features_and_one_that_draws_are_refused(soft, data, tmp_path):
-    bench = looking_at_regions(data, tmp_path)
-    features = replace(bench.regions, settings=RegionSettings("features", 5))
-    with pytest.raises(UserError, match="looks at given features, not at pixels"):
-        replace(bench, regions=features)
-    for drawn in ({"method": "sample"}, {"attend": "sampled"}):
-        with pytest.raises(UserError, match="draws its words or places at random"):
-            audit_data.bench(data, tmp_path, model=audit_data.model(**drawn))
+def test_a_model_of_region_features_is_refused(data, tmp_path):
+    context = region_context(data, tmp_path)
+    features = replace(context.regions, settings=RegionSettings("features", 5))
+    with pytest.raises(UserError, match="reads region features instead of pixels"):
+        replace(context, regions=features)
 
 
 class Interrupted(Exception):
-    """The lights went out."""
+    """Stands for a crash."""
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_after_an_interruption_the_rest_only_is_computed_and_the_results_are_those_of_one_left_alone(
-    stage, soft, data, tmp_path
-):
-    audit = STAGES[stage]
-    # nothing is known of this bench, but for its cases where these are not what is interrupted
+def test_an_interrupted_audit_computes_only_the_rest_and_gives_the_same_numbers(stage, soft, data, tmp_path):
+    names = (STAGES[stage],)
     cache = tmp_path / "cache"
-    bench = fitted(replace(soft.bench, cache=cache), data, "dev")
-    if stage != "explaining":
-        shutil.copytree(soft.kept.folder, cache / soft.kept.folder.name)
+    if stage != "explaining captions":
+        shutil.copytree(soft.cache.folder, cache / soft.cache.folder.name)
 
-    def unplug(what: str, done: int, total: int) -> None:
-        if what == stage and done == 1:
+    def context(folder: Path, on_progress: Any) -> AuditContext:
+        return fit_on_dev(replace(soft.context, cache=folder, unreadable=set(), on_progress=on_progress), data)
+
+    def interrupt(event: Progress) -> None:
+        if event.stage == stage and event.done == 1:
             raise Interrupted
 
-    def unplugged(of: AuditContext, progress: Any) -> AuditContext:
-        again = replace(of, progress=progress, broken=set())
-        again.fitting = replace(of.fitting, progress=progress)
-        return again
-
     with pytest.raises(Interrupted):
-        list(run((audit,), unplugged(bench, unplug)))
-    calls = []
-    (resumed,) = run((audit,), unplugged(bench, lambda *call: calls.append(call)))
-    done = [number for what, number, _ in calls if what == stage]
-    total = next(total for what, _, total in calls if what == stage)
-    assert done == list(range(1, total + 1)), "the first was known, and each other was computed once"
+        list(run(names, context(cache, interrupt)))
+    events: list[Progress] = []
+    (resumed,) = run(names, context(cache, events.append))
+    own = [event for event in events if event.stage == stage]
+    total = own[0].total
     assert total > 1
-    calls.clear()
-    (again,) = run((audit,), unplugged(bench, lambda *call: calls.append(call)))
-    assert all(number == of for _, number, of in calls), "nothing was computed again"
-    alone = fitted(replace(soft.bench, cache=tmp_path / "alone", broken=set()), data, "dev")
-    (untouched,) = run((audit,), alone)
-    assert numbers(resumed) == numbers(untouched) == numbers(again)
+    assert [event.done for event in own] == [*range(1, total + 1), total], "the first image was cached"
+    events.clear()
+    (cached,) = run(names, context(cache, events.append))
+    assert all(event.done == event.total for event in events if event.stage in STAGES), "everything was cached"
+    (uninterrupted,) = run(names, context(tmp_path / "other", lambda event: None))
+    assert without_seconds(resumed) == without_seconds(uninterrupted) == without_seconds(cached)
 
 
-def test_a_broken_image_is_named_once_and_left_out(soft, data, tmp_path):
+def test_every_audit_reports_its_start_and_its_end(soft):
+    events: list[Progress] = []
+    list(run(("word-ablation", "localisation"), replace(soft.context, on_progress=events.append)))
+    for name in ("word-ablation", "localisation"):
+        start, end = [event for event in events if event.stage == name]
+        assert (start.done, start.finished, start.seconds) == (0, False, 0)
+        assert (end.done, end.total, end.finished) == (3, 3, True)
+        assert end.seconds > 0
+    finished = [event.stage for event in events if event.finished]
+    assert finished == ["explaining captions", "removing words", "word-ablation", "localisation"]
+
+
+def test_an_unreadable_image_is_reported_once_and_left_out(soft, data, tmp_path):
     folder = shutil.copytree(data, tmp_path / "data")
     (folder / "pink.png").write_text("not an image")
-    told: list[str] = []
-    bench = audit_data.bench(folder, tmp_path / "cache", model=soft.bench.model, on_unreadable=told.append)
+    errors: list[UserError] = []
+    context = audit_data.context(folder, tmp_path / "cache", model=soft.context.model, on_unreadable=errors.append)
     names = ("word-ablation", "hallucination", "image-ablation")
-    results = list(run(names, bench))
-    assert len(told) == 1
-    assert "pink.png" in told[0]
-    images = tuple(each for each in soft.bench.data.images if each.name != "pink.png")
-    without = replace(soft.bench, data=replace(soft.bench.data, images=images))
-    for one, other in zip(results, run(names, without), strict=True):
-        assert (one["images"], one["broken"]) == (2, 1)
-        # of what people said of it, the frequent words know, and the checks of these
-        apart = ("broken", "of", "digests", "frequent", "references", "checks")
-        one, other = (
-            {name: value for name, value in numbers(each).items() if name not in apart} for each in (one, other)
-        )
-        assert one == other
+    results = list(run(names, context))
+    assert ["pink.png" in str(error) for error in errors] == [True]
+    images = tuple(image for image in soft.context.data.images if image.name != "pink.png")
+    without = replace(soft.context, data=replace(soft.context.data, images=images))
+    # The references of the unreadable image count for the frequent words, and so for their checks.
+    differ = {"unreadable", "split_images", "digests", "frequent_words", "references_per_image", "checks"}
+    for result, expected in zip(results, run(names, without), strict=True):
+        assert (result["images"], result["unreadable"]) == (2, 1)
+        for name in without_seconds(expected).keys() - differ:
+            assert result[name] == expected[name]
 
 
-def test_a_image_that_is_missing_is_named_too(soft, data, tmp_path):
+def test_a_missing_image_is_reported_too(soft, data, tmp_path):
     folder = shutil.copytree(data, tmp_path / "data")
     (folder / "gold.png").unlink()
-    told: list[str] = []
-    bench = audit_data.bench(folder, tmp_path / "cache", model=soft.bench.model, on_unreadable=told.append)
-    (result,) = run(("word-ablation",), bench)
-    assert (result["images"], result["broken"], len(told)) == (2, 1, 1)
-    assert "gold.png" in told[0]
+    errors: list[UserError] = []
+    context = audit_data.context(folder, tmp_path / "cache", model=soft.context.model, on_unreadable=errors.append)
+    (result,) = run(("word-ablation",), context)
+    assert (result["images"], result["unreadable"]) == (2, 1)
+    assert ["gold.png" in str(error) for error in errors] == [True]
 
 
-def test_images_that_are_all_broken_are_told_in_one_line(data, tmp_path):
+def test_data_without_a_readable_image_is_an_error(data, tmp_path):
     folder = shutil.copytree(data, tmp_path / "data")
     for name in ("grey", "pink", "gold"):
         (folder / f"{name}.png").write_text("not an image")
-    with pytest.raises(UserError, match="none of its 3 images could be read"):
-        list(run(("sanity",), audit_data.bench(folder, tmp_path / "cache")))
-
-
-def test_a_image_without_captions_is_refused(soft):
-    images = tuple(replace(each, captions=()) for each in soft.bench.data.images)
-    with pytest.raises(UserError, match=r"grey\.png has no caption"):
-        replace(soft.bench, data=replace(soft.bench.data, images=images))
+    with pytest.raises(UserError, match="none of its 3 images can be read"):
+        list(run(("sanity",), audit_data.context(folder, tmp_path / "cache")))
 
 
 @pytest.mark.parametrize(
-    ("other", "name"),
+    ("changes", "name"),
     [
         ({}, "audit-m-sanity.json"),
         ({"composite": "paper"}, "audit-m-paper-sanity.json"),
@@ -266,10 +260,32 @@ def test_a_image_without_captions_is_refused(soft):
         ({"model": "../m"}, "audit-..-m-sanity.json"),
     ],
 )
-def test_results_of_other_rules_splits_and_fewer_images_have_files_of_their_own(tmp_path, other, name):
-    usual = {"model": "m", "audit": "sanity", "composite": str(composite("epsilon-plus"))}
-    told = usual | {"split": "test", "of": 9, "images": 7, "broken": 2} | other
-    assert file_of(tmp_path, told) == tmp_path / name
+def test_results_with_other_rules_splits_or_fewer_images_have_their_own_files(tmp_path, changes, name):
+    default = {"model": "m", "audit": "sanity", "composite": str(composite("epsilon-plus")), "split": "test"}
+    result = default | {"split_images": 9, "images": 7, "unreadable": 2} | changes
+    assert results_path(tmp_path, result) == tmp_path / name
+
+
+def test_an_audit_of_another_package_runs_like_a_built_in_one(soft, monkeypatch):
+    class CaptionLength(Audit):
+        title, description = "Caption length", "How long are captions?"
+
+        def run(self, context: AuditContext, evidence: EvidenceSet) -> dict[str, Any]:
+            return {"words": [len(caption.words) for _, caption in evidence], "checks": []}
+
+        def tables(self, body: dict[str, Any]) -> list[Table]:
+            return [self.summary(body)]
+
+        def summary(self, body: dict[str, Any]) -> Table:
+            return Table(("words",), [(words,) for words in body["words"]])
+
+    monkeypatch.setattr(audits, "_entries", dict(audits._entries))
+    monkeypatch.setattr(audits, "_modules", dict(audits._modules))
+    audits.register("caption-length")(CaptionLength)
+    assert select("all") == (*AUDITS, "caption-length")
+    (result,) = run(select("caption-length"), soft.context)
+    assert result["words"] == [len(caption.words) for _, caption in soft]
+    assert result["not_applicable"] is None
 
 
 @pytest.mark.data
@@ -281,20 +297,19 @@ def test_the_shipped_model_is_audited_on_three_images(flickr8k, tmp_path, monkey
     monkeypatch.setattr(sanity, "IMAGES", 1)
     monkeypatch.setattr(sanity, "PARTS", ("whole",))
     monkeypatch.setattr(image_ablation, "FRACTIONS", (0.0, 0.2, 1.0))
-    monkeypatch.setattr(image_ablation, "BETWEEN", (0.2,))
+    monkeypatch.setattr(image_ablation, "INNER_FRACTIONS", (0.2,))
     data = read(flickr8k)
-    some = replace(data, images=data.split("test").images[:3])
+    images = replace(data, images=data.split("test").images[:3])
     phrases = find_phrases(data.root)
     model = saywhy.load(device="cpu")
-    model.risk, model.decoding = audit_data.some_risk(), replace(model.decoding, max_words=8)
-    model.preprocessing = replace(model.preprocessing, size=112)  # for the sake of time
-    bench = AuditContext(model, some, tmp_path, phrases=phrases, workers=0)
-    for told in run(AUDITS, bench):
-        json.dumps(told, allow_nan=False)
-        if told["audit"] == "localisation" and phrases is None:
-            assert "has no boxes" in told["not_applicable"]
-            continue
-        if told["not_applicable"] is None:
-            assert any(each["value"] is not None for each in estimates(told)), told["audit"]
+    model.decoding = replace(model.decoding, max_words=8)
+    model.preprocessing = replace(model.preprocessing, size=112)  # to save time
+    context = AuditContext(model, images, tmp_path, phrases=phrases, workers=0)
+    for result in run(AUDITS, context):
+        json.dumps(result, allow_nan=False)
+        if result["audit"] == "localisation" and phrases is None:
+            assert "has no boxes" in result["not_applicable"]
+        elif result["not_applicable"] is None:
+            assert any(estimate["value"] is not None for estimate in estimates(result)), result["audit"]
         else:
-            assert told["audit"] in ("hallucination", "localisation"), told["not_applicable"]
+            assert result["audit"] in ("hallucination", "localisation"), result["not_applicable"]

@@ -1,4 +1,4 @@
-"""Altered models are altered where they should be, and the model on trial stays as it was."""
+"""Altered models differ where they should, and the audited model stays unchanged."""
 
 from __future__ import annotations
 
@@ -15,24 +15,20 @@ import audit_data
 import tiny
 from reference import audits as reference
 from saywhy import encoders
-from saywhy.audits import sanity as audit_of_sanity
+from saywhy.audits import sanity
 from saywhy.audits.evidence import EvidenceSet, ImageEvidence
-from saywhy.audits.sanity import PARTS, SHIFT, randomised, shifted, shuffled, strengths
-from saywhy.audits.sanity import sanity as audit
+from saywhy.audits.sanity import PARTS, SHIFT, Sanity, map_strength, randomisation_stages, shift_input, shuffle_weights
 from saywhy.captioners import Captioner
 from saywhy.explain import passes
 from saywhy.explain.methods import METHODS
 
 STAGES = ["decoder", "¼ encoder", "½ encoder", "¾ encoder", "whole encoder"]
 NAMES = ("soft-attention", "ada-lstm", "mh-fc")
+run = Sanity().run
 
 
-def tensors(captioner: Captioner) -> dict[str, torch.Tensor]:
-    return {name: values.clone() for name, values in captioner.state_dict().items()}
-
-
-def varied(captioner: Captioner) -> Captioner:
-    """The same with no two numbers of a tensor alike, so that another order shows."""
+def with_distinct_values(captioner: Captioner) -> Captioner:
+    """A copy in which no two values of a tensor are equal, so that every shuffle changes it."""
     copy = deepcopy(captioner)
     random = torch.Generator().manual_seed(0)
     for values in (*copy.parameters(), *copy.buffers()):
@@ -41,7 +37,7 @@ def varied(captioner: Captioner) -> Captioner:
     return copy
 
 
-def changed(before: Captioner, after: Captioner) -> set[str]:
+def changed_tensors(before: Captioner, after: Captioner) -> set[str]:
     old, new = before.state_dict(), after.state_dict()
     assert old.keys() == new.keys()
     return {name for name in old if not old[name].equal(new[name])}
@@ -53,133 +49,134 @@ def logits(captioner: Captioner) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_shuffled_copy_leaves_the_model_as_it_was_and_says_otherwise(name):
+def test_a_shuffled_copy_computes_other_logits_and_the_model_stays_unchanged(name):
     captioner = audit_data.captioner(name)
-    before, said = tensors(captioner), logits(captioner)
-    for stage, first in randomised(captioner).items():
-        assert (logits(shuffled(captioner, first)) - said).abs().max() > 0.1, stage
-    assert all(captioner.state_dict()[each].equal(values) for each, values in before.items())
-    assert logits(captioner).equal(said)
+    before, expected = deepcopy(captioner), logits(captioner)
+    for stage, first in randomisation_stages(captioner).items():
+        assert (logits(shuffle_weights(captioner, first)) - expected).abs().max() > 0.1, stage
+    assert changed_tensors(before, captioner) == set()
+    assert logits(captioner).equal(expected)
 
 
 def test_stages_go_from_the_decoder_to_the_whole_encoder():
-    made = randomised(audit_data.captioner())
-    assert list(made) == STAGES
+    assert list(randomisation_stages(audit_data.captioner())) == STAGES
     assert PARTS == ("¼", "½", "¾", "whole")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_stage_changes_the_decoder_and_the_last_blocks_of_the_encoder(name):
-    captioner = varied(audit_data.captioner(name))
+def test_each_stage_shuffles_the_decoder_and_the_last_blocks_of_the_encoder(name):
+    captioner = with_distinct_values(audit_data.captioner(name))
     blocks = captioner.encoder.blocks()
-    every = {name for name, values in captioner.state_dict().items() if values.numel() > 1}
-    decoder = {each for each in every if not each.startswith("encoder.")}
+    tensors = {name for name, values in captioner.state_dict().items() if values.numel() > 1}
+    decoder = {tensor for tensor in tensors if not tensor.startswith("encoder.")}
     assert decoder
-    for part, (stage, first) in enumerate(randomised(captioner).items()):
-        last = blocks[len(blocks) - round(len(blocks) * part / 4) :]
-        of_encoder = {each for each in every if any(each.startswith(f"encoder.body.{block}.") for block in last)}
-        assert changed(captioner, shuffled(captioner, first)) == decoder | of_encoder, stage
-    assert of_encoder | decoder == every
+    for part, (stage, first) in enumerate(randomisation_stages(captioner).items()):
+        last = tuple(f"encoder.body.{block}." for block in blocks[len(blocks) - round(len(blocks) * part / 4) :])
+        encoder = {tensor for tensor in tensors if tensor.startswith(last)}
+        assert changed_tensors(captioner, shuffle_weights(captioner, first)) == decoder | encoder, stage
+    assert encoder | decoder == tensors
 
 
-def test_whatever_an_encoder_learnt_is_forgotten_when_the_whole_of_it_is_randomised():
+def test_the_last_stage_shuffles_every_trained_tensor_of_a_transformer_encoder():
     torch.manual_seed(0)
     captioner = audit_data.captioner()
     captioner.encoder = encoders.build("timm:test_vit", weights=None, size=64)
-    captioner = varied(captioner)
-    altered = changed(captioner, shuffled(captioner, randomised(captioner)["whole encoder"]))
-    learnt = {name for name, values in captioner.named_parameters() if values.numel() > 1}
-    assert sorted(learnt - altered) == []
+    captioner = with_distinct_values(captioner)
+    last = randomisation_stages(captioner)["whole encoder"]
+    trained = {name for name, values in captioner.named_parameters() if values.numel() > 1}
+    assert sorted(trained - changed_tensors(captioner, shuffle_weights(captioner, last))) == []
 
 
-def test_another_order_has_the_same_numbers():
+def test_shuffled_tensors_have_the_same_values():
     captioner = audit_data.captioner()
-    copy = shuffled(captioner, 0)
+    copy = shuffle_weights(captioner, 0)
     for name, values in captioner.state_dict().items():
         assert copy.state_dict()[name].flatten().sort().values.equal(values.flatten().sort().values), name
 
 
-def test_randomised_models_are_the_same_each_time():
+def test_shuffling_is_deterministic():
     captioner = audit_data.captioner()
-    one, other = (shuffled(captioner, randomised(captioner)["½ encoder"]) for _ in range(2))
-    assert changed(one, other) == set()
+    first, second = (shuffle_weights(captioner, randomisation_stages(captioner)["½ encoder"]) for _ in range(2))
+    assert changed_tensors(first, second) == set()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_shifted_captioner_says_the_same_of_shifted_input(name):
-    for dtype, within in ((torch.float32, 1e-3), (torch.float64, 1e-9)):
+def test_a_captioner_with_shifted_input_computes_the_same_logits(name):
+    for dtype, tolerance in ((torch.float32, 1e-3), (torch.float64, 1e-9)):
         captioner = audit_data.captioner(name).to(dtype)
-        copy = shifted(captioner)
-        torch.testing.assert_close(logits(copy), logits(captioner), rtol=0, atol=within)
+        copy = shift_input(captioner)
+        torch.testing.assert_close(logits(copy), logits(captioner), rtol=0, atol=tolerance)
     pixels = tiny.pixels(2)
-    given = copy.encoder.normalise(pixels) - captioner.encoder.normalise(pixels)
-    torch.testing.assert_close(given, torch.full_like(given, SHIFT))
+    difference = copy.encoder.normalise(pixels) - captioner.encoder.normalise(pixels)
+    torch.testing.assert_close(difference, torch.full_like(difference, SHIFT))
     assert type(captioner.encoder) is not type(copy.encoder)
 
 
 @pytest.fixture
-def told(soft, monkeypatch):
-    monkeypatch.setattr(audit_of_sanity, "IMAGES", 1)
-    return audit(soft.bench, soft)
+def body(soft, monkeypatch):
+    monkeypatch.setattr(sanity, "IMAGES", 1)
+    return run(soft.context, soft)
 
 
-def test_what_a_shift_cannot_change_stays_and_what_was_learnt_is_forgotten(told, soft):
-    assert [each["down_to"] for each in told["randomised"]] == STAGES
-    assert told["altered"] == {"images": 1, "words": len(soft.of(soft.images[0]).objects)}
-    for method in ("attention", "gradcam", "guided-backprop", "guided-gradcam"):  # no input among their factors
-        assert told["constant_shift"][method]["value"] == pytest.approx(1, abs=1e-3)
-    assert told["constant_shift"]["gradient-input"]["value"] < 0.99
-    for stage in told["randomised"]:
-        assert max(abs(each["value"]) for each in stage["methods"].values()) < 1
-    assert len(told["checks"]) == len(METHODS) - 1
+def test_a_constant_shift_changes_gradient_times_input_and_randomisation_changes_all(body, soft):
+    assert [stage["down_to"] for stage in body["randomised"]] == STAGES
+    assert body["altered"] == {"images": 1, "words": len(soft.load(soft.images[0]).objects)}
+    for method in ("attention", "gradcam", "guided-backprop", "guided-gradcam"):  # no factor is the input
+        assert body["constant_shift"][method]["value"] == pytest.approx(1, abs=1e-3)
+    assert body["constant_shift"]["gradient-input"]["value"] < 0.99
+    for stage in body["randomised"]:
+        assert max(abs(estimate["value"]) for estimate in stage["methods"].values()) < 1
+    assert len(body["checks"]) == len(METHODS) - 1
 
 
-def test_words_and_methods_are_held_against_one_another_by_ranks(told, soft):
-    pairs, between = [], []
+def test_similarities_of_words_and_methods_equal_slow_rank_correlations(body, soft):
+    words, methods = [], []
     for image in soft.images:
-        values = strengths(soft.of(image))  # (J, M, P)
-        for i in range(len(values)):
-            between.append(reference.rank_correlation(values[i, 0].tolist(), values[i, 1].tolist()))
-            for j in range(i + 1, len(values)):
-                pairs.append(reference.rank_correlation(values[i, 0].tolist(), values[j, 0].tolist()))
-    assert told["two_words"]["lrp"]["value"] == pytest.approx(np.nanmean(pairs), abs=1e-6)
-    assert told["agreement"]["lrp"]["gradcam"] == pytest.approx(np.nanmean(between), abs=1e-5)
-    assert told["agreement"]["gradcam"]["lrp"] == told["agreement"]["lrp"]["gradcam"]
-    assert {told["agreement"][method][method] for method in METHODS} == {1.0}
+        strength = map_strength(soft.load(image)).tolist()  # (J, M, P)
+        for i in range(len(strength)):
+            methods.append(reference.rank_correlation(strength[i][0], strength[i][1]))
+            for j in range(i + 1, len(strength)):
+                words.append(reference.rank_correlation(strength[i][0], strength[j][0]))
+    assert body["two_words"]["lrp"]["value"] == pytest.approx(np.nanmean(words), abs=1e-6)
+    assert body["agreement"]["lrp"]["gradcam"] == pytest.approx(np.nanmean(methods), abs=1e-5)
+    assert body["agreement"]["gradcam"]["lrp"] == body["agreement"]["lrp"]["gradcam"]
+    assert {body["agreement"][method][method] for method in METHODS} == {1.0}
 
 
-def test_the_strength_of_a_patch_is_the_size_of_its_sum(soft):
-    case = soft.of(soft.images[0])
-    slow = [abs(each) for each in reference.patch_sums(case.maps["lrp"][1].astype(float).tolist(), 8)]
-    np.testing.assert_allclose(strengths(case)[1, 0], slow, rtol=1e-4, atol=1e-7)
+def test_the_strength_of_a_patch_is_the_absolute_value_of_its_sum(soft):
+    caption = soft.load(soft.images[0])
+    expected = np.abs(reference.patch_sums(caption.maps["lrp"][1].astype(float).tolist(), 8))
+    np.testing.assert_allclose(map_strength(caption)[1, 0], expected, rtol=1e-4, atol=1e-7)
 
 
-class Blank(EvidenceSet):
-    """EvidenceSet in which a method says nothing at all, as Grad-CAM may where every weighted sum is negative."""
+class BlankGradCAM(EvidenceSet):
+    """Evidence in which all maps of Grad-CAM are zero, as they are if every weighted sum is negative."""
 
-    def of(self, image) -> ImageEvidence:
-        case = super().of(image)
-        return replace(case, maps=case.maps | {"gradcam": np.zeros_like(case.maps["gradcam"])})
+    def load(self, image) -> ImageEvidence:
+        caption = super().load(image)
+        return replace(caption, maps=caption.maps | {"gradcam": np.zeros_like(caption.maps["gradcam"])})
 
 
-def test_a_method_that_says_nothing_agrees_with_none_and_the_numbers_are_still_json(soft):
+def test_a_method_with_blank_maps_has_no_agreement_and_no_warning(soft):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = audit_of_sanity._untouched(Blank(soft.bench))
-    assert found["agreement"]["gradcam"]["lrp"] is None
-    json.dumps(found, allow_nan=False)
+        similarities = sanity._trained_similarities(BlankGradCAM(soft.context))
+    assert similarities["agreement"]["gradcam"]["lrp"] is None
+    json.dumps(similarities, allow_nan=False)
 
 
-def test_the_batch_changes_no_number(soft, told, tmp_path, monkeypatch):
-    monkeypatch.setattr(audit_of_sanity, "IMAGES", 2)
-    alone, together = (audit(replace(soft.bench, cache=tmp_path / str(n), batch=n), soft) for n in (1, 2))
-    for table in ("constant_shift", "moved"):
+def test_results_do_not_depend_on_the_batch_size(soft, tmp_path, monkeypatch):
+    monkeypatch.setattr(sanity, "IMAGES", 2)
+    single, batched = (
+        run(replace(soft.context, cache=tmp_path / str(size), batch_size=size), soft) for size in (1, 2)
+    )
+    for key in ("constant_shift", "translated"):
         for method in METHODS:
-            assert alone[table][method]["value"] == pytest.approx(together[table][method]["value"], abs=5e-3)
+            assert single[key][method]["value"] == pytest.approx(batched[key][method]["value"], abs=5e-3)
 
 
-def test_books_of_altered_models_need_not_balance(soft, tmp_path, monkeypatch):
-    monkeypatch.setattr(audit_of_sanity, "IMAGES", 1)
-    monkeypatch.setattr(passes, "TOLERANCE", -1.0)  # no books balance
-    told = audit(replace(soft.bench, cache=tmp_path), soft)
-    assert told["randomised"][0]["methods"]["lrp"]["value"] is not None
+def test_altered_models_need_not_pass_the_conservation_check(soft, tmp_path, monkeypatch):
+    monkeypatch.setattr(sanity, "IMAGES", 1)
+    monkeypatch.setattr(passes, "TOLERANCE", -1.0)  # no model passes
+    body = run(replace(soft.context, cache=tmp_path), soft)
+    assert body["randomised"][0]["methods"]["lrp"]["value"] is not None

@@ -1,4 +1,4 @@
-"""The contrastive captioner against its equations written out, and what it can do that the others cannot."""
+"""CoCa against its equations in plain Python: captions, and matching captions with images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from saywhy.captioners.coca import CoCa
 from saywhy.captioners.model_folder import SavedModel
 from saywhy.data.preprocess import Preprocessing
 from saywhy.data.vocabulary import PAD
-from saywhy.encoders.features import Features
+from saywhy.encoders.base import Features
 from saywhy.errors import UserError
 
 CONDITIONINGS = ("attention", "bottleneck")
@@ -28,56 +28,59 @@ def conditioning(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-def opinionated(**chosen) -> CoCa:
-    found = tiny.opinionated("coca", **chosen)
-    assert isinstance(found, CoCa)
-    return found
+def sensitive_captioner(**changes) -> CoCa:
+    captioner = tiny.sensitive_captioner("coca", **changes)
+    assert isinstance(captioner, CoCa)
+    return captioner
 
 
-def twin_of(captioner: CoCa) -> reference.CoCa:
+def reference_of(captioner: CoCa) -> reference.CoCa:
     weights = {name: p.tolist() for name, p in captioner.state_dict().items() if not name.startswith("encoder.")}
-    chosen = captioner.settings
-    return reference.CoCa(weights, chosen.conditioning, chosen.heads, chosen.unimodal, chosen.multimodal)
+    settings = captioner.settings
+    return reference.CoCa(weights, settings.conditioning, settings.heads, settings.unimodal, settings.multimodal)
 
 
-def places(features: Features, row: int) -> list[list[float]]:
-    """The vectors that an image has."""
+def vectors_of(features: Features, row: int) -> list[list[float]]:
+    """The vectors of one image, without padding."""
     vectors = features.vectors[row]
     return (vectors if features.mask is None else vectors[features.mask[row]]).tolist()
 
 
-def forced(captioner: CoCa, features: Features, words: Tensor, has_image: Tensor, owner: Tensor) -> TeacherForced:
-    _, attention = captioner(features, words[:, :-1])
-    spoken = words[:, 1:] != PAD
-    return TeacherForced(features, words, torch.zeros(spoken.shape), spoken, has_image, owner, attention)
-
-
-def everyone(captioner: CoCa, features: Features, words: Tensor) -> TeacherForced:
-    """A forced of as many images as captions."""
-    count = len(words)
-    return forced(captioner, features, words, torch.ones(count, dtype=torch.bool), torch.arange(count))
+def teacher_forced(
+    captioner: CoCa,
+    features: Features,
+    tokens: Tensor,
+    has_image: Tensor | None = None,
+    image_index: Tensor | None = None,
+) -> TeacherForced:
+    """The result of teacher forcing; by default one caption per image."""
+    _, attention = captioner(features, tokens[:, :-1])
+    mask = tokens[:, 1:] != PAD
+    has_image = torch.ones(len(tokens), dtype=torch.bool) if has_image is None else has_image
+    image_index = torch.arange(len(tokens)) if image_index is None else image_index
+    return TeacherForced(features, tokens, torch.zeros(mask.shape), mask, has_image, image_index, attention)
 
 
 @pytest.mark.parametrize("kind", ["grid", "regions"])
-def test_logits_alpha_and_similarity_equal_those_of_the_slow_twin(conditioning, kind):
-    captioner = opinionated(conditioning=conditioning, **SIZES).double()
+def test_logits_alpha_and_similarity_equal_the_reference(conditioning, kind):
+    captioner = sensitive_captioner(conditioning=conditioning, **SIZES).double()
     features = tiny.features(2, dtype=torch.float64, kind=kind)
     captions = tiny.captions(2, length=4)
-    twin = twin_of(captioner)
+    plain = reference_of(captioner)
     logits, attention = captioner(features, captions[:, :-1])
     similarity = captioner.match(features, captions)
     for row in range(2):
-        there = places(features, row)
-        for t, (expected, alpha) in enumerate(twin(there, captions[row, :-1].tolist())):
+        vectors = vectors_of(features, row)
+        for t, (expected, alpha) in enumerate(plain(vectors, captions[row, :-1].tolist())):
             assert logits[row, t].tolist() == pytest.approx(expected, abs=1e-9)
             assert attention.alpha[row, t, : len(alpha)].tolist() == pytest.approx(alpha, abs=1e-9)
         for n, caption in enumerate(captions.tolist()):
-            assert similarity[row, n].item() == pytest.approx(twin.match(there, caption), abs=1e-9)
+            assert similarity[row, n].item() == pytest.approx(plain.match(vectors, caption), abs=1e-9)
 
 
 @pytest.mark.parametrize(("dtype", "within"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
-def test_a_hundred_words_from_the_cache_are_those_of_teacher_forcing(conditioning, dtype, within):
-    captioner = opinionated(conditioning=conditioning).to(dtype)
+def test_a_hundred_cached_steps_equal_teacher_forcing(conditioning, dtype, within):
+    captioner = sensitive_captioner(conditioning=conditioning).to(dtype)
     features, words = tiny.features(2, dtype=dtype, kind="regions"), tiny.captions(2, length=100)[:, :-1]
     logits, attention = captioner(features, words)
     state = captioner.start(features)
@@ -88,116 +91,135 @@ def test_a_hundred_words_from_the_cache_are_those_of_teacher_forcing(conditionin
         torch.testing.assert_close(step.attention.alpha, attention.alpha[:, t], rtol=within, atol=within)
 
 
-def sees_the_same(captioner: CoCa, matched: bool) -> bool:
-    """Whether two images get the same logits once they agree on p_0 alone, or, if not `matched`, on all but p_0."""
+def has_equal_logits(captioner: CoCa, equal_first: bool) -> bool:
+    """Whether two images have the same logits if p_0 is made equal, or, if not `equal_first`, all others are."""
     features, words = tiny.features(2), tiny.captions(1).expand(2, -1)
     pool = captioner.pooler.forward
 
-    def agreeing(features):
+    def pool_equal(features):
         pooled, pooling = pool(features)
         first = torch.arange(pooled.shape[1])[:, None] == 0  # (P, 1)
-        return torch.where(first == matched, pooled[:1], pooled), pooling
+        return torch.where(first == equal_first, pooled[:1], pooled), pooling
 
-    captioner.pooler.forward = agreeing
-    one, other = captioner(features, words)[0]
-    return torch.equal(one, other)
-
-
-def test_the_bottleneck_shows_the_decoder_the_vector_that_matches_captions_and_nothing_else():
-    assert sees_the_same(opinionated(conditioning="bottleneck"), matched=True)
-    assert not sees_the_same(opinionated(conditioning="bottleneck"), matched=False)
+    captioner.pooler.forward = pool_equal
+    return torch.equal(*captioner(features, words)[0])
 
 
-def test_attention_shows_the_decoder_every_vector_but_the_one_that_matches_captions():
-    assert sees_the_same(opinionated(conditioning="attention"), matched=False)
-    assert not sees_the_same(opinionated(conditioning="attention"), matched=True)
+def test_decoder_with_bottleneck_depends_on_the_matched_vector_only():
+    assert has_equal_logits(sensitive_captioner(conditioning="bottleneck"), equal_first=True)
+    assert not has_equal_logits(sensitive_captioner(conditioning="bottleneck"), equal_first=False)
 
 
-def test_the_contrastive_loss_equals_that_of_the_slow_twin(conditioning):
-    captioner = opinionated(conditioning=conditioning, contrastive=0.7, **SIZES).double()
-    owner = torch.tensor([0, 0, 1, 2, 3, 3, 4])
+def test_decoder_with_attention_depends_on_all_vectors_but_the_matched_one():
+    assert has_equal_logits(sensitive_captioner(conditioning="attention"), equal_first=False)
+    assert not has_equal_logits(sensitive_captioner(conditioning="attention"), equal_first=True)
+
+
+def test_contrastive_loss_equals_the_reference(conditioning):
+    captioner = sensitive_captioner(conditioning=conditioning, contrastive=0.7, **SIZES).double()
+    image_index = torch.tensor([0, 0, 1, 2, 3, 3, 4])
     has_image = torch.tensor([True, True, True, False, True, True, True])
-    features = tiny.features(5, dtype=torch.float64, kind="regions").select(owner)
+    features = tiny.features(5, dtype=torch.float64, kind="regions").select(image_index)
     words = tiny.captions(7, length=3)
-    words[6] = PAD  # a broken image's captions are padding alone
-    found = captioner.auxiliary_loss(forced(captioner, features, words, has_image, owner))
-    twin, taught = twin_of(captioner), [0, 1, 2, 4, 5]
-    similarity = [[0.0] * 7 for _ in owner]
-    for i in taught:
-        for j in taught:
-            similarity[i][j] = twin.match(places(features, i), words[j].tolist())
+    words[6] = PAD  # captions of an unreadable image are padding only
+    loss = captioner.auxiliary_loss(teacher_forced(captioner, features, words, has_image, image_index))
+    plain, included = reference_of(captioner), [0, 1, 2, 4, 5]
+    similarity = [[0.0] * 7 for _ in image_index]
+    for i in included:
+        for j in included:
+            similarity[i][j] = plain.match(vectors_of(features, i), words[j].tolist())
     scale = captioner.contrastive.log_scale.exp().item()
-    expected = reference.contrastive_loss(similarity, scale, [n in taught for n in range(7)], owner.tolist())
-    assert found.tolist() == pytest.approx([0.7 * each for each in expected], abs=1e-9)
-    assert [n for n in range(7) if found[n] == 0] == [3, 6]
+    rows = [n in included for n in range(7)]
+    expected = reference.contrastive_loss(similarity, scale, rows, image_index.tolist())
+    assert loss.tolist() == pytest.approx([0.7 * value for value in expected], abs=1e-9)
+    assert [n for n in range(7) if loss[n] == 0] == [3, 6]
 
 
 @pytest.mark.parametrize(
-    ("has_image", "owner"), [([True, False, False], [0, 1, 2]), ([True, True, True], [4, 4, 4])], ids=["one", "same"]
+    ("has_image", "image_index"),
+    [([True, False, False], [0, 1, 2]), ([True, True, True], [4, 4, 4])],
+    ids=["one", "same"],
 )
-def test_without_rivals_the_contrastive_loss_is_zero_and_still_has_a_gradient_for_every_weight(has_image, owner):
-    captioner = opinionated()
-    taught = forced(captioner, tiny.features(3), tiny.captions(3), torch.tensor(has_image), torch.tensor(owner))
-    loss = captioner.auxiliary_loss(taught)
+def test_contrastive_loss_without_negatives_is_zero_and_has_gradients_for_every_weight(has_image, image_index):
+    captioner = sensitive_captioner()
+    rows = (torch.tensor(has_image), torch.tensor(image_index))
+    loss = captioner.auxiliary_loss(teacher_forced(captioner, tiny.features(3), tiny.captions(3), *rows))
     assert loss.tolist() == [0, 0, 0]
     loss.sum().backward()
     for part in (captioner.contrastive, captioner.pooler, captioner.unimodal):
         assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in part.parameters())
 
 
-def test_its_temperature_ends_at_a_hundredth():
-    captioner = opinionated()
+@pytest.mark.parametrize("training", [True, False])
+def test_scale_is_limited_to_a_hundred_and_keeps_its_gradient_at_the_limit(training):
+    captioner = sensitive_captioner().train(training)
+    log_scale = captioner.contrastive.log_scale
     with torch.no_grad():
-        captioner.contrastive.log_scale.fill_(9.0)
-    assert captioner.contrastive.scale.item() == pytest.approx(100)
+        log_scale.fill_(9.0)
+    captioner.auxiliary_loss(teacher_forced(captioner, tiny.features(3), tiny.captions(3))).sum().backward()
+    assert log_scale.exp().item() == pytest.approx(100)
+    assert log_scale.grad.abs() > 0
 
 
-def test_in_mixed_precision_similarities_are_still_computed_in_float32():
-    captioner, features, words = opinionated(), tiny.features(3), tiny.captions(3)
+def test_scale_leaves_the_limit_again_in_training():
+    captioner = sensitive_captioner().train()
+    log_scale = captioner.contrastive.log_scale
+    with torch.no_grad():
+        log_scale.fill_(9.0)
+    optimiser = torch.optim.SGD([log_scale], lr=1e-3)
+    captioner.auxiliary_loss(teacher_forced(captioner, tiny.features(3), tiny.captions(3))).sum().backward()
+    optimiser.step()
+    assert log_scale.exp() < 99  # random images and captions do not match, so a smaller scale costs less
+
+
+def test_similarities_are_computed_in_float32_in_mixed_precision():
+    captioner, features, words = sensitive_captioner(), tiny.features(3), tiny.captions(3)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = captioner.auxiliary_loss(everyone(captioner, features, words))
+        loss = captioner.auxiliary_loss(teacher_forced(captioner, features, words))
         assert captioner(features, words)[0].dtype == torch.bfloat16
     assert loss.dtype == torch.float32
-    torch.testing.assert_close(loss, captioner.auxiliary_loss(everyone(captioner, features, words)), rtol=0.1, atol=0.1)
+    torch.testing.assert_close(
+        loss, captioner.auxiliary_loss(teacher_forced(captioner, features, words)), rtol=0.1, atol=0.1
+    )
 
 
-def test_a_few_dozen_steps_teach_it_which_caption_is_whose(conditioning):
+def test_forty_steps_of_training_match_captions_with_their_images(conditioning):
     captioner = tiny.captioner("coca", conditioning=conditioning).train()
     features, words = tiny.features(8), tiny.captions(8)
     optimiser = torch.optim.Adam([p for p in captioner.parameters() if p.requires_grad], lr=0.01)
-    own = torch.arange(8)
-    assert not torch.equal(captioner.match(features, words).argmax(dim=0), own)
+    rows = torch.arange(8)
+    assert not torch.equal(captioner.match(features, words).argmax(dim=0), rows)
     for _ in range(40):
-        loss = captioner.auxiliary_loss(everyone(captioner, features, words)).sum()
+        loss = captioner.auxiliary_loss(teacher_forced(captioner, features, words)).sum()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
     similarity = captioner.eval().match(features, words)
-    assert torch.equal(similarity.argmax(dim=0), own)
-    assert torch.equal(similarity.argmax(dim=1), own)
+    assert torch.equal(similarity.argmax(dim=0), rows)
+    assert torch.equal(similarity.argmax(dim=1), rows)
 
 
-def test_padding_and_other_captions_change_no_similarity(conditioning):
-    captioner = opinionated(conditioning=conditioning).double()
+def test_similarity_does_not_depend_on_padding_and_other_captions(conditioning):
+    captioner = sensitive_captioner(conditioning=conditioning).double()
     features = tiny.features(3, dtype=torch.float64, kind="regions")
     short, long = tiny.captions(2, length=3), tiny.captions(2, length=9, seed=5)
     padded = torch.cat([torch.cat([short, torch.full((2, 6), PAD)], dim=1), long])
-    found = captioner.match(features, padded)
-    assert found.shape == (3, 4)
-    assert found.abs().max() <= 1
-    torch.testing.assert_close(found[:, :2], captioner.match(features, short), rtol=0, atol=1e-12)
-    torch.testing.assert_close(found[:, 2:], captioner.match(features, long), rtol=0, atol=1e-12)
+    similarity = captioner.match(features, padded)
+    assert similarity.shape == (3, 4)
+    assert similarity.abs().max() <= 1
+    torch.testing.assert_close(similarity[:, :2], captioner.match(features, short), rtol=0, atol=1e-12)
+    torch.testing.assert_close(similarity[:, 2:], captioner.match(features, long), rtol=0, atol=1e-12)
 
 
-def test_without_contrastive_weight_there_is_no_head_and_nothing_to_match():
-    captioner = opinionated(contrastive=0.0)
-    assert captioner.auxiliary_loss(everyone(captioner, tiny.features(3), tiny.captions(3))) is None
+def test_contrastive_weight_of_zero_has_no_head_and_cannot_match():
+    captioner = sensitive_captioner(contrastive=0.0)
+    assert captioner.auxiliary_loss(teacher_forced(captioner, tiny.features(3), tiny.captions(3))) is None
     assert not [name for name, _ in captioner.named_parameters() if "contrastive" in name]
     with pytest.raises(UserError, match="contrastive = 0"):
         captioner.match(tiny.features(3), tiny.captions(3))
 
 
-def test_it_looks_at_the_patches_of_a_vision_transformer(conditioning):
+def test_features_of_a_vision_transformer_are_its_patches(conditioning):
     torch.manual_seed(0)
     vit = encoders.build("timm:test_vit", weights=None, size=64)
     captioner = build("coca", vit, tiny.WORDS, **tiny.settings("coca", conditioning=conditioning)).eval()
@@ -210,12 +232,17 @@ def test_it_looks_at_the_patches_of_a_vision_transformer(conditioning):
 
 
 @pytest.mark.parametrize(
-    ("chosen", "said"),
+    ("changes", "message"),
     [
         ({"conditioning": "botleneck"}, 'did you mean "bottleneck"'),
         ({"width": 20}, "width 20"),
         ({"width": 9, "heads": 3}, "odd"),
         ({"unimodal": 0}, "at least 1"),
+        ({"multimodal": 10**9}, "at most 100 layers"),
+        ({"width": 8.0}, "width must be an integer"),
+        ({"width": True}, "width must be an integer"),
+        ({"dropout": "0.1"}, "dropout must be a number"),
+        ({"conditioning": 3}, "conditioning must be a string"),
         ({"queries": 0}, "at least 1"),
         ({"dropout": 1.0}, "dropout is below 1"),
         ({"contrastive": -1.0}, "contrastive"),
@@ -223,40 +250,40 @@ def test_it_looks_at_the_patches_of_a_vision_transformer(conditioning):
     ],
     ids=str,
 )
-def test_settings_that_cannot_be_are_refused_in_one_line(chosen, said):
-    with pytest.raises(UserError, match=said) as caught:
-        tiny.captioner("coca", **chosen)
+def test_invalid_settings_are_refused_in_one_line(changes, message):
+    with pytest.raises(UserError, match=message) as caught:
+        tiny.captioner("coca", **changes)
     assert "\n" not in str(caught.value)
 
 
 @pytest.fixture
 def model(tmp_path) -> saywhy.inference.model.Model:
-    saved = SavedModel("tiny", opinionated(), tiny.vocabulary(), Preprocessing(tiny.SIDE))
+    saved = SavedModel("tiny", sensitive_captioner(), tiny.vocabulary(), Preprocessing(tiny.SIDE))
     saved.save(tmp_path / "model")
     return saywhy.load(tmp_path / "model", device="cpu")
 
 
-def test_a_loaded_model_says_how_well_texts_match_a_image(model, tmp_path):
+def test_loaded_model_scores_how_well_texts_match_an_image(model, tmp_path):
     texts = ["Word1 word2, word3.", "word4", "word5 unheard-of"]
     (path,) = tiny.image_files(tmp_path, 1)
-    found = model.match(path, texts)
-    assert found == model.match(Image.open(path), texts)
+    similarities = model.match(path, texts)
+    assert similarities == model.match(Image.open(path), texts)
     pixels = torch.from_numpy(model.preprocessing(Image.open(path)))[None]
-    for text, each in zip(("word1 word2 word3", "word4", "word5 <unk>"), found, strict=True):
+    for text, similarity in zip(("word1 word2 word3", "word4", "word5 <unk>"), similarities, strict=True):
         caption = torch.tensor([model.vocabulary.encode(text.split())])
         with torch.no_grad():
             expected = model.captioner.match(model.captioner.encode(pixels), caption)
-        assert each == pytest.approx(expected.item(), abs=1e-6)
-    assert len({round(each, 6) for each in found}) == 3
+        assert similarity == pytest.approx(expected.item(), abs=1e-6)
+    assert len({round(similarity, 6) for similarity in similarities}) == 3
     assert model.match(path, []) == []
 
 
-def test_a_text_without_words_is_refused(model):
+def test_text_without_words_is_refused(model):
     with pytest.raises(UserError, match=r"'\.\.\.' has no words"):
         model.match(Image.new("RGB", (80, 70)), ["word1", "..."])
 
 
-def test_a_model_without_a_contrastive_head_says_so():
+def test_matching_with_another_architecture_is_refused():
     saved = SavedModel("tiny", tiny.captioner(), tiny.vocabulary(), Preprocessing(tiny.SIDE))
     with pytest.raises(UserError, match="soft-attention has no contrastive head"):
         saywhy.inference.model.Model(saved).match(Image.new("RGB", (80, 70)), ["word1"])

@@ -1,8 +1,9 @@
-"""A model, images and a data set, all tiny, and a way to run a command without a new process."""
+"""A tiny model, images and a dataset, and a way to run a command without a new process."""
 
 from __future__ import annotations
 
 import csv
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,53 +21,72 @@ SPLITS = ("train", "train", "train", "train", "dev", "dev", "test", "test", "tes
 
 @dataclass(frozen=True)
 class Result:
-    """What a command left behind."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
     err: str
 
     @property
-    def complaint(self) -> str:
-        """The one line of a command that was refused."""
-        assert self.code == 2
-        assert self.out == ""
+    def error(self) -> str:
+        """The one line of a command that was refused as a user's mistake."""
+        return self.one_line(code=2)
+
+    def one_line(self, code: int) -> str:
+        """The only line on stderr of a command that failed with this exit code and printed nothing else."""
+        assert (self.code, self.out) == (code, ""), self.err
         assert "Traceback" not in self.err
         assert self.err.startswith("saywhy: ")
         assert self.err.count("\n") == 1, self.err
         return self.err.strip()
 
 
-Trainer = Callable[..., Result]
+Run = Callable[..., Result]
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _one_thread_for_all(one_thread: None) -> None:
+def _one_thread(one_thread: None) -> None:
     """The commands here run tiny networks."""
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Trainer:
-    """Trainer `saywhy` with these arguments in this process."""
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run `saywhy` with these arguments in this process."""
 
     def call(*arguments: object) -> Result:
         monkeypatch.setattr(sys, "argv", ["saywhy", *map(str, arguments)])
         capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit_:
             main()
         out, err = capsys.readouterr()
-        return Result(ended.value.code or 0, out, err)  # type: ignore[arg-type]
+        return Result(exit_.value.code or 0, out, err)  # type: ignore[arg-type]
 
     return call
 
 
+@pytest.fixture
+def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if a model is loaded: the mistake should have been found before."""
+
+    def load(*_: object) -> None:
+        raise AssertionError("a model is loaded")
+
+    monkeypatch.setattr("saywhy.inference.model.load", load)
+
+
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of random weights that says other words of other images."""
+    """A model with random weights whose captions differ between images; tests must not change it."""
     folder = tmp_path_factory.mktemp("models") / "small"
     decoding = {"beam": 2, "max_words": 6}
-    SavedModel("tiny", tiny.opinionated(), tiny.vocabulary(), Preprocessing(tiny.SIDE), decoding).save(folder)
+    SavedModel("tiny", tiny.sensitive_captioner(), tiny.vocabulary(), Preprocessing(tiny.SIDE), decoding).save(folder)
     return folder
+
+
+@pytest.fixture
+def model_copy(model: Path, tmp_path: Path) -> Path:
+    """A copy of the model, for tests that change it."""
+    return Path(shutil.copytree(model, tmp_path / "copy"))
 
 
 @pytest.fixture
@@ -82,14 +102,10 @@ def data(tmp_path: Path) -> Path:
     folder = tmp_path / "data"
     folder.mkdir()
     rows = [
-        (path.name, f"word{n % 3} word{n % 2} word{more}", split)
+        (path.name, f"word{n % 3} word{n % 2} word{last}", split)
         for n, (path, split) in enumerate(zip(tiny.image_files(folder, len(SPLITS)), SPLITS, strict=True))
-        for more in (4, 5)
+        for last in (4, 5)
     ]
-    write_csv(folder / "captions.csv", ["image", "caption", "split"], rows)
+    with (folder / "captions.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("image", "caption", "split"), *rows])
     return folder
-
-
-def write_csv(path: Path, header: list[str], rows: list[tuple[str, ...]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([header, *rows])

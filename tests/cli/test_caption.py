@@ -1,9 +1,10 @@
-"""`saywhy caption` says what is in images, draws it, and leaves the images alone."""
+"""`saywhy caption` prints one caption per image, draws figures, and never changes the images."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,69 +12,89 @@ import pytest
 from PIL import Image
 
 import saywhy
-from saywhy.inference.model import SHOWN
+from saywhy.captioners.model_folder import VOCABULARY
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "images"
 
 
-def test_a_line_a_image_and_nothing_else(run, model: Path, photos: list[Path]) -> None:
+def test_output_is_one_line_per_image(run, model: Path, photos: list[Path]) -> None:
     result = run("caption", photos[0].parent, "--model", model)
     assert (result.code, result.err) == (0, "")
     assert [line.split(": ")[0] for line in result.out.splitlines()] == [str(path) for path in photos]
     assert all(line.split(": ")[1].startswith("word") for line in result.out.splitlines())
 
 
-def test_json_is_one_object_a_line_and_nothing_else(run, model: Path, photos: list[Path]) -> None:
+def test_json_is_one_object_per_line(run, model: Path, photos: list[Path]) -> None:
     result = run("caption", *photos, "--model", model, "--json")
     assert (result.code, result.err) == (0, "")
-    lines = [json.loads(line) for line in result.out.splitlines()]
-    assert [line["image"] for line in lines] == [str(path) for path in photos]
-    for line in lines:
-        assert list(line) == ["image", "caption", "words", "score", "model"]
-        assert line["model"] == "tiny"
-        assert line["caption"] == " ".join(word["word"] for word in line["words"])
-        assert all(list(word) == ["word", "logprob"] and word["logprob"] <= 0 for word in line["words"])
-        assert line["score"] < 0
-    assert len({line["caption"] for line in lines}) > 1, "a captioner that does not look at the image"
+    rows = [json.loads(line) for line in result.out.splitlines()]
+    assert [row["image"] for row in rows] == [str(path) for path in photos]
+    for row in rows:
+        assert list(row) == ["image", "caption", "words", "score", "model"]
+        assert row["model"] == "tiny"
+        assert row["caption"] == " ".join(word["word"] for word in row["words"])
+        assert all(list(word) == ["word", "logprob"] and word["logprob"] <= 0 for word in row["words"])
+        assert row["score"] < 0
+    assert len({row["caption"] for row in rows}) > 1, "the captioner ignores the image"
 
 
-def test_the_batch_changes_no_caption(run, model: Path, photos: list[Path]) -> None:
-    one, all_at_once = (run("caption", *photos, "--model", model, "--batch", size).out for size in (1, 3))
-    assert one == all_at_once
+def test_batch_size_does_not_change_captions(run, model: Path, photos: list[Path]) -> None:
+    one, three = (run("caption", *photos, "--model", model, "--batch-size", size).out for size in (1, 3))
+    assert one == three
 
 
-def test_a_seed_repeats_a_draw_and_another_changes_it(run, model: Path, photos: list[Path]) -> None:
-    first, again, other = (
+def test_seed_determines_sampled_captions(run, model: Path, photos: list[Path]) -> None:
+    first, same, other = (
         run("caption", *photos, "--model", model, "--sample", "--seed", seed).out for seed in (1, 1, 2)
     )
-    assert first == again
+    assert first == same
     assert first != other
 
 
-def test_a_name_that_is_no_text_is_still_printed(run, model: Path, photos: list[Path]) -> None:
-    odd = photos[0].parent / os.fsdecode(b"caf\xe9.png")
+@pytest.mark.parametrize("options", [("--temperature", 2), ("--seed", 3), ("--sample", "--beam", 4)])
+def test_options_without_effect_are_refused(run, model: Path, photos: list[Path], options: tuple) -> None:
+    assert "--sample" in run("caption", photos[0], "--model", model, *options).error
+
+
+def test_file_name_that_is_not_utf8_is_printed(run, model: Path, photos: list[Path]) -> None:
+    path = photos[0].parent / os.fsdecode(b"caf\xe9.png")
     try:
-        photos[0].rename(odd)
+        photos[0].rename(path)
     except OSError:
-        pytest.skip("this file system knows no such names")
-    result = run("caption", odd, "--model", model, "--json")
+        pytest.skip("this file system requires UTF-8 names")
+    result = run("caption", path, "--model", model, "--json")
     assert result.code == 0
-    assert json.loads(result.out)["image"] == str(odd)
+    assert json.loads(result.out)["image"] == str(path)
 
 
-def test_figures_are_one_png_a_image_named_after_it(run, model: Path, photos: list[Path], tmp_path: Path) -> None:
-    result = run("caption", *photos, "--model", model, "--figures", tmp_path / "new" / "figures")
-    assert result.code == 0
-    drawn = sorted((tmp_path / "new" / "figures").iterdir())
-    assert [path.name for path in drawn] == ["0.png", "1.png", "2.png"]
-    for path in drawn:
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_control_characters_never_reach_the_terminal(run, model_copy: Path, photos: list[Path], options) -> None:
+    hostile = "\x1b[2Jred\x9b1m\x7f"
+    path = photos[0].rename(photos[0].parent / f"{hostile}.png")
+    words = json.loads((model_copy / VOCABULARY).read_text())
+    (model_copy / VOCABULARY).write_text(json.dumps([word.replace("word", f"{hostile}word") for word in words]))
+    result = run("caption", path, path.parent / f"gone{hostile}.png", "--model", model_copy, *options)
+    assert result.code == 2
+    printed = result.out + result.err
+    assert "gone" in result.err
+    assert "7fword" in result.out, "the words are printed, with visible escapes"
+    assert not [character for character in printed if character != "\n" and not character.isprintable()]
+    if options == ("--json",):
+        assert json.loads(result.out)["image"] == str(path)
+
+
+def test_figures_are_one_png_per_image(run, model: Path, photos: list[Path], tmp_path: Path) -> None:
+    figures = tmp_path / "new" / "figures"
+    assert run("caption", *photos, "--model", model, "--figures", figures).code == 0
+    assert sorted(path.name for path in figures.iterdir()) == ["0.png", "1.png", "2.png"]
+    for path in figures.iterdir():
         with Image.open(path) as figure:
             assert figure.format == "PNG"
             assert figure.width > 80, "larger than the image it shows"
 
 
-def test_figures_of_two_images_of_one_name_are_both_kept(run, model: Path, photos: list[Path], tmp_path: Path) -> None:
-    for folder, photo in zip(("a", "b", "c"), photos, strict=True):
+def test_figures_of_images_with_the_same_name_are_all_kept(run, model: Path, photos: list[Path], tmp_path) -> None:
+    for folder, photo in zip("abc", photos, strict=True):
         (tmp_path / folder).mkdir()
         photo.rename(tmp_path / folder / "dog.png")
     folders = [tmp_path / folder for folder in "abc"]
@@ -81,41 +102,36 @@ def test_figures_of_two_images_of_one_name_are_both_kept(run, model: Path, photo
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["dog-2.png", "dog-3.png", "dog.png"]
 
 
-def test_a_figure_never_replaces_the_image_it_shows(run, model: Path, photos: list[Path]) -> None:
+def test_figure_never_overwrites_the_image(run, model: Path, photos: list[Path]) -> None:
     before = photos[0].read_bytes()
     assert run("caption", photos[0], "--model", model, "--figures", photos[0].parent).code == 0
     assert photos[0].read_bytes() == before
     assert (photos[0].parent / "0-2.png").is_file()
 
 
-def test_a_caption_keeps_no_larger_image_than_can_be_shown(model: Path) -> None:
-    large = Image.new("RGB", (3 * SHOWN, SHOWN), "green")
-    caption = saywhy.load(model).caption(large)
-    assert caption.image is not None
-    assert caption.image.size == (SHOWN, round(SHOWN / 3))
-    assert large.size == (3 * SHOWN, SHOWN), "the caller's image is the caller's"
+def test_figure_of_a_254_character_file_name_gets_a_shorter_name(run, model, photos, tmp_path: Path) -> None:
+    names = ["x" * 249 + end for end in ("a.png", "b.png")]
+    paths = [shutil.copy(photo, tmp_path / name) for photo, name in zip(photos, names, strict=False)]
+    result = run("caption", *paths, "--model", model, "--figures", tmp_path / "out")
+    assert (result.code, result.err) == (0, "")
+    written = [path.name for path in (tmp_path / "out").iterdir()]
+    assert len(written) == 2, "two images, two figures"
+    assert all(name.startswith("xxx") and name.endswith(".png") and len(name) < 200 for name in written)
 
 
-def test_show_draws_a_panel_more_than_there_are_words(model: Path, photos: list[Path]) -> None:
+def test_show_draws_one_panel_per_word(model: Path, photos: list[Path]) -> None:
     loaded = saywhy.load(model)
     short, long = (loaded.caption(photos[0], min_words=length, max_words=length).show() for length in (1, 12))
     assert long.height > short.height
     assert np.asarray(long).std() > 0
 
 
-def test_the_shipped_model_captions_the_examples(run) -> None:
+def test_shipped_model_captions_the_example_images(run) -> None:
     result = run("caption", EXAMPLES, "--json")
     assert (result.code, result.err) == (0, "")
-    lines = [json.loads(line) for line in result.out.splitlines()]
-    assert [Path(line["image"]).name for line in lines] == sorted(path.name for path in EXAMPLES.glob("*.[jp][pn]g"))
-    for line in lines:
-        assert line["model"] == "soft-attention-flickr8k"
-        assert 3 <= len(line["words"]) <= 20
-        assert "<" not in line["caption"]
-
-
-@pytest.mark.parametrize("options", [("--temperature", 2), ("--seed", 3), ("--sample", "--beam", 4)])
-def test_options_that_would_do_nothing_are_refused(run, model: Path, photos: list[Path], options: tuple) -> None:
-    result = run("caption", photos[0], "--model", model, *options)
-    assert result.code == 2
-    assert "--sample" in result.err
+    rows = [json.loads(line) for line in result.out.splitlines()]
+    assert [Path(row["image"]).name for row in rows] == sorted(path.name for path in EXAMPLES.glob("*.[jp][pn]g"))
+    for row in rows:
+        assert row["model"] == "soft-attention-flickr8k"
+        assert 3 <= len(row["words"]) <= 20
+        assert "<" not in row["caption"]

@@ -1,4 +1,4 @@
-"""`saywhy evaluate` scores a model, or a file of captions, and writes down what the scores depend on."""
+"""`saywhy evaluate` scores a model or a file of captions, and records what the scores depend on."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from saywhy.metrics import MeteorScore, MetricUnavailable
+from saywhy.cli.caption_files import read_captions
+from saywhy.data.datasets import CaptionedImage, Dataset
+from saywhy.metrics import MeteorScore, MetricUnavailable, SpiceScore
 
 KEYS = ["bleu", "bleu_no_penalty", "meteor", "rouge_l", "cider", "spice", "n", "signature", "notes"]
-SCORE = sys.modules["saywhy.metrics.score"]  # its package has a function of this name in its place
+SCORE = sys.modules["saywhy.metrics.score"]  # the package replaces the module by its function of the same name
 NUMBERS = ("bleu", "bleu_no_penalty", "rouge_l", "cider", "n")
 
 
 @pytest.fixture
 def evaluate(run, data: Path):
-    """Trainer `saywhy evaluate --json` and give its object."""
+    """Run `saywhy evaluate --json` and return the object it prints."""
 
-    def call(*more: object) -> dict[str, Any]:
-        result = run("evaluate", "--data", data, "--no-meteor", "--json", "--workers", 0, *more)
+    def call(*options: object) -> dict[str, Any]:
+        result = run("evaluate", "--data", data, "--no-meteor", "--json", "--workers", 0, *options)
         assert result.code == 0, result.err
         assert result.out.count("\n") == 1
         return json.loads(result.out)
@@ -38,36 +40,44 @@ def numbers(scores: dict[str, Any]) -> dict[str, Any]:
     return {name: scores[name] for name in NUMBERS}
 
 
-def test_json_is_one_object_with_every_score_in_percent(evaluate, model: Path) -> None:
+def test_json_is_one_object_with_all_scores_in_percent(evaluate, model: Path) -> None:
     scores = evaluate("--model", model)
     assert list(scores) == KEYS
     assert (len(scores["bleu"]), len(scores["bleu_no_penalty"]), scores["n"]) == (4, 4, 3)
-    assert 1 < scores["bleu"][0] <= 100, "a share, not percent?"
+    assert 1 < scores["bleu"][0] <= 100, "a fraction, not percent?"
     assert 1 < scores["rouge_l"] <= 100
     assert scores["meteor"] is None
     for part in ("tok:ptb", "refs:2", "n:3", "split:data/test", "decode:beam2,length0.7,max6"):
         assert part in scores["signature"].split("|")
 
 
-def test_what_the_beam_is_told_reaches_the_signature(evaluate, model: Path) -> None:
-    assert "decode:beam4,length0.2,max6" in evaluate("--model", model, "--beam", 4, "--length", 0.2)["signature"]
+def test_decoding_options_are_in_the_signature(evaluate, model: Path) -> None:
+    assert (
+        "decode:beam4,length0.2,max6" in evaluate("--model", model, "--beam", 4, "--length-penalty", 0.2)["signature"]
+    )
 
 
-def test_saved_captions_score_the_same(evaluate, model: Path, tmp_path: Path) -> None:
+def test_saved_captions_have_the_same_scores(evaluate, model: Path, tmp_path: Path) -> None:
     saved = tmp_path / "new" / "captions.jsonl"
     scores = evaluate("--model", model, "--save-captions", saved)
-    again = evaluate("--captions", saved)
-    assert numbers(again) == numbers(scores)
-    assert "decode:given" in again["signature"]
+    rescored = evaluate("--captions", saved)
+    assert numbers(rescored) == numbers(scores)
+    assert "decode:given" in rescored["signature"]
+    for line in saved.read_text().splitlines():
+        row = json.loads(line)
+        assert list(row) == ["image", "caption", "words"]
+        assert row["caption"] == " ".join(row["words"])
 
 
-def test_what_caption_prints_scores_the_same(run, evaluate, model: Path, data: Path, tmp_path: Path) -> None:
+def test_captions_printed_by_caption_have_the_same_scores(
+    run, evaluate, model: Path, data: Path, tmp_path: Path
+) -> None:
     printed = tmp_path / "printed.jsonl"
     printed.write_text(run("caption", data, "--model", model, "--json").out)
     assert numbers(evaluate("--captions", printed)) == numbers(evaluate("--model", model))
 
 
-def test_plain_captions_are_cut_into_words(evaluate, tmp_path: Path) -> None:
+def test_captions_without_words_are_tokenised(evaluate, tmp_path: Path) -> None:
     captions = tmp_path / "captions.jsonl"
     rows = [{"image": f"{n}.png", "caption": f"Word{n % 3} word{n % 2}, word4."} for n in (6, 7, 8)]
     captions.write_text("\n\n".join(map(json.dumps, rows)))
@@ -75,46 +85,88 @@ def test_plain_captions_are_cut_into_words(evaluate, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "message"),
     [
         (['{"image": "6.png", "caption": "a"}'], "no caption for 2 of 3 images, such as 7.png"),
         (['{"image": "6.png", "caption": "a"}', '{"image": "x/6.png", "caption": "b"}'], "two captions for 6.png"),
-        (['{"image": "6.png", "caption": "a"}', "a dog"], 'line 2: not a JSON object with "image" and "caption"'),
-        (['{"image": "6.png"}'], "line 1: not a JSON object"),
-        (['{"image": "6.png", "caption": 5}'], "line 1: not a JSON object"),
-        (['{"image": "6.png", "words": [{"w": 5}]}'], "line 1: not a JSON object"),
-        (["[]"], "line 1: not a JSON object"),
+        (['{"image": "6.png", "caption": "a"}', "a dog"], "line 2: malformed JSON"),
+        (['{"image": "6.png", "caption": "a"}', "{}"], 'line 2: not a JSON object with "image"'),
+        (['{"image": "6.png"}'], "entry 1: not a JSON object"),
+        (['{"image": "6.png", "caption": 5}'], "entry 1: not a JSON object"),
+        (['{"image": "6.png", "words": [{"w": 5}]}'], "entry 1: not a JSON object"),
+        (['{"image": ["6.png"], "caption": "a"}'], "entry 1: not a JSON object"),
+        (['[{"image_id": 6, "caption": "a"}, 7]'], "entry 2: not a JSON object"),
+        (['{"images": [{"id": 6}], "annotations": []}'], 'an entry of "images" has no "id" or no "file_name"'),
+        (['{"annotations": 6}'], "entry 1: not a JSON object"),
+        (["[]"], "no caption for 3 of 3 images, such as 6.png"),
+        ([""], "no caption for 3 of 3 images, such as 6.png"),
     ],
 )
-def test_a_file_of_captions_that_does_not_fit_is_refused(
-    run, data: Path, tmp_path: Path, lines: list[str], said: str
+def test_captions_file_that_does_not_match_the_dataset_is_refused(
+    run, data: Path, tmp_path: Path, lines: list[str], message: str
 ) -> None:
     captions = tmp_path / "captions.jsonl"
     captions.write_text("\n".join(lines))
-    assert said in run("evaluate", "--data", data, "--captions", captions).complaint
+    assert message in run("evaluate", "--data", data, "--captions", captions).error
 
 
-def test_a_file_of_captions_and_a_model_are_not_both_scored(run, data: Path, model: Path, tmp_path: Path) -> None:
+COCO_FORMS: dict[str, Any] = {
+    "results": [{"image_id": n, "caption": f"Word{n % 3} word{n % 2}, word4."} for n in (6, 7, 8, 9)],
+    "annotations": {
+        "images": [{"id": 100 + n, "file_name": f"{n}.png"} for n in (6, 7, 8)],
+        "annotations": [{"id": 1, "image_id": 100 + n, "caption": f"word{n % 3} word{n % 2} word4"} for n in (6, 7, 8)],
+    },
+}
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("form", COCO_FORMS)
+def test_captions_in_the_forms_of_coco_are_recognised(evaluate, tmp_path: Path, form: str, indent) -> None:
+    captions = tmp_path / "captions.json"
+    captions.write_text(json.dumps(COCO_FORMS[form], indent=indent))
+    assert evaluate("--captions", captions)["bleu"][:3] == pytest.approx([100] * 3)
+
+
+def test_image_ids_of_coco_match_padded_file_names(data: Path, tmp_path: Path) -> None:
+    names = ("COCO_val2014_000000000042.jpg", "000000000007.jpg", "9.jpg", "flickr_12a.jpg")
+    images = tuple(CaptionedImage(name, data / name, ("a dog",), "test") for name in names)
+    rows = [{"image_id": id_, "caption": "a dog"} for id_ in (42, "7", 9, "flickr_12a.jpg")]
+    (tmp_path / "results.json").write_text(json.dumps(rows))
+    assert list(read_captions(tmp_path / "results.json", Dataset("mine", data, images))) == list(names)
+
+
+@pytest.mark.parametrize("layout", ["file", "folder"])
+def test_dataset_in_the_annotation_form_of_coco_is_recognised(run, model: Path, data: Path, layout: str) -> None:
+    (data / "captions.csv").unlink()
+    contents = {
+        "images": [{"id": n, "file_name": f"{n}.png"} for n in range(9)],
+        "annotations": [{"id": n, "image_id": n, "caption": "word1 word2"} for n in range(9)],
+    }
+    (data / "captions.json").write_text(json.dumps(contents))
+    path = data if layout == "folder" else data / "captions.json"
+    result = run("data", "check", path, "--min-count", 1)
+    assert "9 images, 9 captions" in result.out
+
+
+def test_captions_file_and_model_exclude_one_another(run, data: Path, model: Path, tmp_path: Path) -> None:
     arguments = ("--captions", tmp_path / "captions.jsonl", "--model", model)
-    assert "one or the other" in run("evaluate", "--data", data, *arguments).complaint
-    assert "cannot be read (No such file" in run("evaluate", "--data", data, *arguments[:2]).complaint
+    assert "one or the other" in run("evaluate", "--data", data, *arguments).error
+    assert "cannot be read (No such file" in run("evaluate", "--data", data, *arguments[:2]).error
 
 
-def test_a_broken_image_is_skipped_with_a_note(evaluate, model: Path, data: Path, tmp_path: Path) -> None:
+def test_unreadable_image_is_skipped_with_a_note(evaluate, model: Path, data: Path, tmp_path: Path) -> None:
     (data / "7.png").write_text("not an image")
     out = tmp_path / "result.json"
     scores = evaluate("--model", model, "--out", out)
     assert scores["n"] == 2
-    assert scores["notes"][0].startswith("skipped 1 broken images, the first: 7.png: not an image")
+    assert scores["notes"][0].startswith("skipped 1 unreadable images, the first: 7.png: not an image")
     assert str(tmp_path) not in out.read_text()
 
 
-def test_a_results_file_holds_the_scores_and_what_they_depend_on_but_no_path(
-    evaluate, model: Path, tmp_path: Path
-) -> None:
+def test_results_file_has_scores_and_settings_and_no_path(evaluate, model: Path, tmp_path: Path) -> None:
     trained = {
         "recipe": {"seed": 3, "encoder": {"weights": str(tmp_path / "vgg16.safetensors")}},
-        "broken": [f"{tmp_path / 'x.jpg'}: not an image; save it as JPEG or PNG"],
+        "unreadable": [f"{tmp_path / 'x.jpg'}: not an image; save it as JPEG or PNG"],
     }
     (model / "run.json").write_text(json.dumps(trained))
     out = tmp_path / "results" / "tiny.json"
@@ -122,19 +174,19 @@ def test_a_results_file_holds_the_scores_and_what_they_depend_on_but_no_path(
         scores = evaluate("--model", model, "--out", out)
     finally:
         (model / "run.json").unlink()
-    found = json.loads(out.read_text())
-    assert [found[key] for key in ("model", "data", "split")] == ["tiny", "data", "test"]
-    assert found["scores"] == {name: value for name, value in scores.items() if name != "notes"}
-    assert found["training"] == {
+    results = json.loads(out.read_text())
+    assert [results[key] for key in ("model", "data", "split")] == ["tiny", "data", "test"]
+    assert results["scores"] == {name: value for name, value in scores.items() if name != "notes"}
+    assert results["training"] == {
         "recipe": {"seed": 3, "encoder": {"weights": "vgg16.safetensors"}},
-        "broken": ["x.jpg: not an image; save it as JPEG or PNG"],
+        "unreadable": ["x.jpg: not an image; save it as JPEG or PNG"],
     }
-    assert {"device", "threads", "versions", "commit", "captions_per_second"} <= set(found)
+    assert {"device", "threads", "versions", "commit", "captions_per_second"} <= set(results)
     assert not re.search(r'"/|[A-Z]:\\', out.read_text()), "an absolute path"
-    assert [path.name for path in out.parent.iterdir()] == ["tiny.json"], "no part of a file is left"
+    assert [path.name for path in out.parent.iterdir()] == ["tiny.json"], "a temporary file is left"
 
 
-def test_a_results_file_of_given_captions_names_the_file_only(evaluate, model: Path, tmp_path: Path) -> None:
+def test_results_of_a_captions_file_name_the_file_without_its_folder(evaluate, model: Path, tmp_path: Path) -> None:
     saved, out = tmp_path / "captions.jsonl", tmp_path / "result.json"
     evaluate("--model", model, "--save-captions", saved)
     evaluate("--captions", saved, "--out", out)
@@ -142,23 +194,23 @@ def test_a_results_file_of_given_captions_names_the_file_only(evaluate, model: P
     assert str(tmp_path) not in out.read_text()
 
 
-def test_a_results_file_says_where_the_model_looked(evaluate, model: Path, tmp_path: Path) -> None:
-    saved, out, given = tmp_path / "captions.jsonl", tmp_path / "result.json", tmp_path / "given.json"
+def test_results_file_has_attention_statistics(evaluate, model: Path, tmp_path: Path) -> None:
+    saved, out, rescored = tmp_path / "captions.jsonl", tmp_path / "result.json", tmp_path / "rescored.json"
     evaluate("--model", model, "--save-captions", saved, "--out", out)
-    found = json.loads(out.read_text())["attentions"]
-    said = [json.loads(line)["words"] for line in saved.read_text().splitlines()]
-    assert found["words"] == sum(map(len, said))
-    assert found["places"] == 4
-    assert found["entropy"] == pytest.approx(found["share"] * math.log(4))
-    assert 0 < found["share"] <= 1
-    assert found["gate_admits"] == "image"
-    evaluate("--captions", saved, "--out", given)
-    assert "attentions" not in json.loads(given.read_text()), "nothing is known of how given captions came about"
+    statistics = json.loads(out.read_text())["attention"]
+    captions = [json.loads(line)["words"] for line in saved.read_text().splitlines()]
+    assert statistics["words"] == sum(map(len, captions))
+    assert statistics["features"] == 4
+    assert statistics["entropy"] == pytest.approx(statistics["share"] * math.log(4))
+    assert 0 < statistics["share"] <= 1
+    assert statistics["beta_admits"] == "image"
+    evaluate("--captions", saved, "--out", rescored)
+    assert "attention" not in json.loads(rescored.read_text())
 
 
 @pytest.fixture
 def measured(evaluate, model: Path, tmp_path: Path) -> tuple[Path, Path]:
-    """Captions of a model and the results file of their evaluation, without METEOR."""
+    """A model's captions, and the results file of their evaluation without METEOR."""
     captions, results = tmp_path / "captions.jsonl", tmp_path / "result.json"
     evaluate("--model", model, "--save-captions", captions, "--out", results)
     return captions, results
@@ -166,7 +218,7 @@ def measured(evaluate, model: Path, tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.fixture
 def java(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A METEOR of 25 percent, whether there is Java or not."""
+    """METEOR is 25 percent, with or without Java."""
     monkeypatch.setattr(SCORE, "meteor_score", lambda words, groups: MeteorScore(0.25, np.empty(0)))
     monkeypatch.setattr(SCORE, "java_version", lambda: "17")
 
@@ -177,12 +229,12 @@ def edited(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     path.write_text(json.dumps(table))
 
 
-def test_rescoring_adds_meteor_and_leaves_all_else_as_it_was(run, java, measured, data: Path) -> None:
+def test_rescoring_adds_meteor_and_changes_nothing_else(run, java, measured, data: Path) -> None:
     captions, results = measured
     edited(results, lambda table: table.update(device="a GPU", training={"shared_gpu": True}, mine=[1, 2]))
     before = json.loads(results.read_text())
-    done = run("evaluate", "--data", data, "--captions", captions, "--rescore", results, "--json")
-    assert done.code == 0, done.err
+    result = run("evaluate", "--data", data, "--captions", captions, "--rescore", results, "--json")
+    assert result.code == 0, result.err
     after = json.loads(results.read_text())
     assert (before["scores"]["meteor"], after["scores"]["meteor"]) == (None, 25)
     assert numbers(after["scores"]) == numbers(before["scores"])
@@ -192,7 +244,7 @@ def test_rescoring_adds_meteor_and_leaves_all_else_as_it_was(run, java, measured
     assert "decode:beam2,length0.7,max6" in after["scores"]["signature"]
     assert {**after, "scores": None} == {**before, "scores": None}
     assert list(after) == list(before)
-    assert json.loads(done.out)["meteor"] == 25
+    assert json.loads(result.out)["meteor"] == 25
 
 
 def nudge(amount: float) -> Callable[[dict[str, Any]], None]:
@@ -200,75 +252,87 @@ def nudge(amount: float) -> Callable[[dict[str, Any]], None]:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda table: table.update(data="coco"), "its data is coco, and these captions are scored on data"),
         (lambda table: table.update(split="dev"), "its split is dev, and these captions are scored on test"),
         (nudge(0.02), "its CIDEr is"),
         (nudge(-0.02), "its CIDEr is"),
         (nudge(float("nan")), "its CIDEr is nan"),
-        (lambda table: table["scores"]["bleu"].__setitem__(2, 99.0), "its BLEU-3 is 99.00 and that of these captions"),
+        (lambda table: table["scores"]["bleu"].__setitem__(2, 99.0), "its BLEU-3 is 99.00, and that of these captions"),
         (lambda table: table["scores"]["bleu_no_penalty"].__setitem__(0, 1.0), "its BLEU-1 without penalty is 1.00"),
-        (lambda table: table["scores"].update(spice=20.0), "has SPICE, which could not be had now"),
+        (lambda table: table["scores"].update(spice=20.0), "has SPICE, which was not computed now (add --spice)"),
         (lambda table: table.pop("decoding"), "not a results file"),
         (lambda table: table["scores"].update(cider=None), "not a results file"),
         (lambda table: table.update(scores=[]), "not a results file"),
     ],
 )
-def test_captions_that_are_not_those_of_the_results_file_are_refused_and_it_stays(
-    run, java, measured, data: Path, monkeypatch, change, said: str
+def test_rescoring_other_captions_is_refused_and_the_file_is_unchanged(
+    run, java, measured, data: Path, change, message: str
 ) -> None:
-    monkeypatch.setattr(SCORE, "spice_score", unavailable)
     captions, results = measured
     edited(results, change)
     before = results.read_bytes()
-    assert said in run("evaluate", "--data", data, "--captions", captions, "--rescore", results).complaint
+    assert message in run("evaluate", "--data", data, "--captions", captions, "--rescore", results).error
     assert results.read_bytes() == before
 
 
-def unavailable(words: object, groups: object) -> None:
-    raise MetricUnavailable("not here")
+def test_spice_is_computed_and_mentioned_only_with_its_option(run, model: Path, data: Path, monkeypatch) -> None:
+    def unavailable(words: object, groups: object) -> None:
+        raise MetricUnavailable("SPICE needs a jar")
+
+    monkeypatch.setattr(SCORE, "spice_score", unavailable)
+    command = ("evaluate", "--data", data, "--model", model, "--no-meteor", "--workers", 0)
+    plain, spice = run(*command), run(*command, "--spice")
+    assert (plain.code, plain.err) == (0, "")
+    assert "SPICE" not in plain.out
+    assert spice.code == 0
+    assert "SPICE needs a jar" in spice.err
+    monkeypatch.setattr(SCORE, "spice_score", lambda words, groups: SpiceScore(0.2, np.empty(0)))
+    monkeypatch.setattr(SCORE, "java_version", lambda: "17")
+    assert json.loads(run(*command, "--spice", "--json").out)["spice"] == 20
+    assert "20.0" in run(*command, "--spice").out
 
 
-def test_a_score_within_a_hundredth_is_the_same_score(run, java, measured, data: Path) -> None:
+def test_rescoring_tolerates_a_difference_of_rounding(run, java, measured, data: Path) -> None:
     captions, results = measured
     edited(results, nudge(0.009))
     assert run("evaluate", "--data", data, "--captions", captions, "--rescore", results).code == 0
 
 
-def test_other_captions_and_missing_files_are_not_rescored(run, measured, model: Path, data: Path) -> None:
+def test_rescoring_needs_the_captions_of_the_results_file(run, measured, model: Path, data: Path) -> None:
     captions, results = measured
     before = results.read_bytes()
     rows = [json.loads(line) for line in captions.read_text().splitlines()]
     captions.write_text("\n".join(json.dumps({**row, "words": ["word4", "word4"]}) for row in rows))
-    ask = ("evaluate", "--data", data, "--no-meteor", "--rescore")
-    assert "they are not its own" in run(*ask, results, "--captions", captions).complaint
-    assert "cannot be read (No such file" in run(*ask, data / "gone.json", "--captions", captions).complaint
-    for more in ((), ("--model", model), ("--captions", captions, "--out", data / "new.json")):
-        assert "--rescore goes with --captions FILE" in run(*ask, results, *more).complaint
+    command = ("evaluate", "--data", data, "--no-meteor", "--rescore")
+    assert "not the captions of this file" in run(*command, results, "--captions", captions).error
+    assert "cannot be read (No such file" in run(*command, data / "gone.json", "--captions", captions).error
+    for options in ((), ("--model", model), ("--captions", captions, "--out", data / "new.json")):
+        assert "--rescore needs --captions FILE" in run(*command, results, *options).error
     assert results.read_bytes() == before
     assert not (data / "new.json").exists()
 
 
-def test_a_meteor_that_is_there_is_not_lost_where_java_is_missing(run, java, measured, data: Path) -> None:
+def test_rescoring_without_meteor_does_not_lose_it(run, java, measured, data: Path) -> None:
     captions, results = measured
-    ask = ("evaluate", "--data", data, "--captions", captions, "--rescore", results)
-    assert run(*ask).code == 0
-    assert "has METEOR, which could not be had now" in run(*ask, "--no-meteor").complaint
+    command = ("evaluate", "--data", data, "--captions", captions, "--rescore", results)
+    assert run(*command).code == 0
+    assert "has METEOR, which was not computed now" in run(*command, "--no-meteor").error
     assert json.loads(results.read_text())["scores"]["meteor"] == 25
 
 
-def test_the_table_shows_the_scores_of_the_json(run, evaluate, model: Path, data: Path) -> None:
+def test_table_shows_the_scores_of_the_json(run, evaluate, model: Path, data: Path) -> None:
     scores = evaluate("--model", model)
-    shown = run("evaluate", "--data", data, "--no-meteor", "--workers", 0, "--model", model).out
+    printed = run("evaluate", "--data", data, "--no-meteor", "--workers", 0, "--model", model).out
     for value in (*scores["bleu"], *scores["bleu_no_penalty"], scores["rouge_l"], scores["cider"]):
-        assert f"{value:.1f}" in shown
-    assert shown.splitlines()[0] == "tiny on data test, 3 images"
-    assert shown.splitlines()[-1] == scores["signature"]
+        assert f"{value:.1f}" in printed
+    assert printed.splitlines()[0] == "tiny on data test, 3 images"
+    assert printed.splitlines()[-1] == scores["signature"]
 
 
-def test_results_makes_a_page_of_results_files(run, evaluate, model: Path, tmp_path: Path) -> None:
-    assert "no results" in run("results", tmp_path / "results").complaint
+def test_results_command_writes_a_page_of_results_files(run, evaluate, model: Path, tmp_path: Path) -> None:
+    assert "no results" in run("results", tmp_path / "results").error
     scores = evaluate("--model", model, "--out", tmp_path / "results" / "tiny.json")
     printed = run("results", tmp_path / "results")
     assert printed.code == 0
@@ -276,10 +340,10 @@ def test_results_makes_a_page_of_results_files(run, evaluate, model: Path, tmp_p
     assert f"{scores['bleu'][0]:.1f}" in printed.out
     assert run("results", tmp_path / "results", "--out", tmp_path / "page.md").out == ""
     assert (tmp_path / "page.md").read_text() == printed.out.removesuffix("\n")
-    assert "no such folder of recipes" in run("results", tmp_path / "results", "--recipes", tmp_path / "gone").complaint
+    assert str(tmp_path / "gone") in run("results", tmp_path / "results", "--recipes", tmp_path / "gone").error
 
 
-def test_images_may_lie_elsewhere_than_the_captions(run, model: Path, tmp_path: Path) -> None:
+def test_images_can_be_in_another_folder_than_the_captions(run, model: Path, tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     for number in range(3):
         Image.new("RGB", (32, 32), (80 * number, 90, 90)).save(tmp_path / "photos" / f"{number}.png")

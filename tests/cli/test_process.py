@@ -1,4 +1,4 @@
-"""The real program in a process of its own: how it starts, is stopped, and loses its reader."""
+"""The program in a process of its own: how it starts, is interrupted, loses its reader, and meets a full disk."""
 
 from __future__ import annotations
 
@@ -7,21 +7,25 @@ import re
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import tiny
-from saywhy import encoders
 from saywhy.captioners import build
 from saywhy.captioners.model_folder import SavedModel
 from saywhy.data.preprocess import Preprocessing
+from saywhy.encoders.base import build as build_encoder
 from saywhy.provenance import saywhy_version
 
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 SAYWHY = (sys.executable, "-m", "saywhy")
-COMMANDS = ([], ["caption"], ["explain"], ["evaluate"], ["train"], ["data"], ["data", "check"], ["models"], ["results"])
-
+COMMANDS = (
+    [], ["caption"], ["explain"], ["evaluate"], ["audit"], ["train"], ["data"], ["data", "check"], ["models"],
+    ["results"],
+)  # fmt: skip
 ALL_HELP = f"""
 import sys
 from saywhy.cli import main
@@ -29,59 +33,66 @@ for command in {COMMANDS!r}:
     sys.argv = ["saywhy", *command, "--help"]
     try:
         main()
-    except SystemExit as ended:
-        assert not ended.code
+    except SystemExit as exit_:
+        assert not exit_.code
 assert not {{"torch", "numpy", "PIL"}} & set(sys.modules), "help needs none of these"
 """
 
 
-@pytest.fixture(scope="module")
-def helps() -> str:
-    """The help of every command, printed without loading torch."""
-    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
-    done = subprocess.run([sys.executable, "-c", ALL_HELP], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def help_texts(columns: int) -> str:
+    """The help of every command, printed in one process."""
+    environment = {**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1"}
+    process = subprocess.run([sys.executable, "-c", ALL_HELP], capture_output=True, text=True, env=environment)
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 @pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that starts without timm and torchvision, whose import takes longer than all the rest."""
-    folder = tmp_path_factory.mktemp("models") / "quick"
-    encoder = encoders.build("efficientnet-lite0", weights=None, size=tiny.SIDE)
+def fast_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that loads without timm and torchvision, whose imports take seconds."""
+    folder = tmp_path_factory.mktemp("models") / "fast"
+    encoder = build_encoder("efficientnet-lite0", weights=None, size=tiny.SIDE)
     captioner = build("soft-attention", encoder, tiny.WORDS, **tiny.settings("soft-attention"))
-    SavedModel("quick", captioner, tiny.vocabulary(), Preprocessing(tiny.SIDE), {"max_words": 6}).save(folder)
+    SavedModel("fast", captioner, tiny.vocabulary(), Preprocessing(tiny.SIDE), {"max_words": 6}).save(folder)
     return folder
 
 
 @pytest.fixture
 def many(tmp_path: Path) -> Path:
-    """More images than are captioned before a test has had enough."""
+    """More images than are processed before a test interrupts the command."""
     folder = tmp_path / "many"
     folder.mkdir()
     tiny.image_files(folder, 200)
     return folder
 
 
-def start(folder: Path, model: Path) -> subprocess.Popen[str]:
-    """A process that has captioned its first image and has many to go."""
-    command = [*SAYWHY, "caption", str(folder), "--model", str(model), "--batch", "1"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ONE_THREAD)
+def start(*arguments: object) -> subprocess.Popen[str]:
+    command = [*SAYWHY, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ONE_THREAD)
+
+
+def start_captioning(folder: Path, model: Path) -> subprocess.Popen[str]:
+    """A process that has captioned its first image and has many more to do."""
+    process = start("caption", folder, "--model", model, "--batch-size", 1)
     assert process.stdout is not None
     assert "0.png: word" in process.stdout.readline()
     return process
 
 
-def test_every_help_text_comes_without_torch_and_explains_every_option(helps: str) -> None:
-    assert helps.count("Usage: saywhy") == len(COMMANDS)
-    assert "Examples" in helps
-    options = [line for line in helps.splitlines() if re.match(r"│ [ *]*--", line)]
-    assert len(options) > 40
-    assert [line for line in options if not re.search(r"  [A-Z][a-z]* .*│$|  METEOR", line)] == []
+@pytest.mark.parametrize("columns", [80, 120])
+def test_help_describes_every_option_and_needs_no_torch(columns: int) -> None:
+    text = help_texts(columns)
+    assert text.count("Usage: saywhy") == len(COMMANDS)
+    assert max(map(len, text.splitlines())) <= columns
+    options = [line for line in text.splitlines() if re.match(r"│ [ *]{0,4}--", line)]
+    assert len(options) > 60
+    assert [line for line in options if not re.search(r"  (?=[A-Zε])\S+ .*│$", line)] == [], "options without help"
+    examples = [line.strip() for line in text.splitlines() if re.match(r" (saywhy|torchrun) ", line)]
+    assert len(examples) > 20
 
 
 @pytest.mark.parametrize("command", [[], ["caption"]])
-def test_help_costs_less_than_a_second(command: list[str]) -> None:
+def test_help_takes_less_than_a_second(command: list[str]) -> None:
     process = subprocess.Popen([*SAYWHY, *command, "--help"], stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -89,28 +100,114 @@ def test_help_costs_less_than_a_second(command: list[str]) -> None:
     assert used.ru_utime + used.ru_stime < 1
 
 
-def test_the_version_is_printed() -> None:
-    done = subprocess.run([*SAYWHY, "--version"], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"saywhy {saywhy_version()}\n", "")
+def test_version_is_printed() -> None:
+    process = subprocess.run([*SAYWHY, "--version"], capture_output=True, text=True)
+    assert (process.returncode, process.stdout, process.stderr) == (0, f"saywhy {saywhy_version()}\n", "")
 
 
-def test_a_mistake_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
-    done = subprocess.run([*SAYWHY, "caption", str(tmp_path / "gone.jpg")], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"saywhy: {tmp_path / 'gone.jpg'}: no such file or folder; check the spelling\n"
+def test_mistake_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    process = subprocess.run([*SAYWHY, "caption", str(tmp_path / "gone.jpg")], capture_output=True, text=True)
+    assert (process.returncode, process.stdout) == (2, "")
+    assert process.stderr == f"saywhy: {tmp_path / 'gone.jpg'}: no such file or folder; check the spelling\n"
 
 
-def test_ctrl_c_ends_it_quietly(many: Path, quick: Path) -> None:
-    process = start(many, quick)
-    process.send_signal(signal.SIGINT)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_ends_a_command_with_one_line(many: Path, fast_model: Path, number: int, code: int) -> None:
+    process = start_captioning(many, fast_model)
+    process.send_signal(number)
     _, err = process.communicate(timeout=30)
-    assert (process.returncode, err) == (130, "")
+    assert (process.returncode, err) == (code, "saywhy: interrupted\n")
 
 
-def test_a_reader_that_has_seen_enough_ends_it_quietly(many: Path, quick: Path) -> None:
-    process = start(many, quick)
+def test_sigterm_leaves_complete_files_only(many: Path, fast_model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "why"
+    process = start("explain", many, "--model", fast_model, "--out", out, "--method", "attention", "--device", "cpu")
+    deadline = time.monotonic() + 60
+    while len(list(out.glob("*/report.html"))) < 2:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.terminate()
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (143, "saywhy: interrupted\n")
+    assert not list(out.rglob("*.part"))
+    pages = {path.parent.name for path in out.glob("*/report.html")}
+    links = set(re.findall(r'href="([^"/]+)/report.html"', (out / "index.html").read_text()))
+    assert links, "the index links the finished reports"
+    assert links <= pages
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_to_all_processes_is_one_line_with_worker_processes(many, fast_model, tmp_path, number: int) -> None:
+    rows = "".join(f"{path.name},a dog,test\n" for path in many.glob("*.png"))
+    (many / "captions.csv").write_text(f"image,caption,split\n{rows}")
+    command = ("evaluate", "--data", many, "--model", fast_model, "--workers", 2, "--batch-size", 1, "--beam", 50)
+    process = subprocess.Popen(
+        [*SAYWHY, *map(str, command), "--device", "cpu", "--out", str(tmp_path / "results.json")],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ONE_THREAD, start_new_session=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while len(children(process.pid)) < 2:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.killpg(process.pid, number)  # as a terminal does for Ctrl-C
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (128 + number, "", "saywhy: interrupted\n")
+    assert not list(tmp_path.glob("*results.json*"))
+
+
+def children(process: int) -> list[str]:
+    tasks = Path(f"/proc/{process}/task/{process}/children")
+    if not tasks.exists():
+        pytest.skip("needs Linux's /proc")
+    return tasks.read_text().split()
+
+
+def test_closed_pipe_ends_a_command_quietly(many: Path, fast_model: Path) -> None:
+    process = start_captioning(many, fast_model)
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.close()
     assert process.stderr.read() == ""
     assert process.wait(timeout=30) != 0
+
+
+def test_full_standard_output_is_one_line(fast_model: Path, many: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    with Path("/dev/full").open("w") as full:
+        command = [*SAYWHY, "caption", str(many / "0.png"), "--model", str(fast_model)]
+        process = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=ONE_THREAD)
+    assert process.returncode == 2
+    assert process.stderr.startswith("saywhy: No space left on device")
+    assert process.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 kB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("mounting a small file system is not permitted here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_full_disk_names_the_file(run, model: Path, photos: list[Path], full_disk: Path) -> None:
+    result = run("explain", photos[0], "--model", model, "--out", full_disk / "why")
+    error = result.error
+    assert re.match(rf"saywhy: {re.escape(str(full_disk))}/why/\S+\.\w+: No space left on device", error)
+    assert not list(full_disk.rglob("*.part"))
+
+
+def test_full_disk_names_the_file_also_where_the_system_does_not(run, model, photos, tmp_path, monkeypatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    error = run("explain", photos[0], "--model", model, "--out", tmp_path / "why").error
+    assert re.match(rf"saywhy: {re.escape(str(tmp_path))}/why/\S+\.\w+: No space left on device", error)
+    assert not list((tmp_path / "why").iterdir())

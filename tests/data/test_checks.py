@@ -1,4 +1,4 @@
-"""The report names what is wrong with a data set and counts what is right."""
+"""The report counts images and captions and names every problem of a data set."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from saywhy.data.datasets import CaptionedImage, Dataset
 from saywhy.data.datasets import read as read_dataset
 
 
-def make(root: Path, name: str, split: str, *captions: str, shade: int | None = None) -> CaptionedImage:
-    """An image on disk; with `shade` None, one like no other."""
+def save_image(root: Path, name: str, split: str, *captions: str, shade: int | None = None) -> CaptionedImage:
+    """An image on disk; without `shade`, its pixels differ from those of all others."""
     path = root / name
     colour = (sum(name.encode()) % 256, len(name), 7) if shade is None else (shade, shade, shade)
     Image.new("RGB", (80, 70), colour).save(path)
@@ -24,10 +24,10 @@ def make(root: Path, name: str, split: str, *captions: str, shade: int | None = 
 @pytest.fixture
 def good(tmp_path: Path) -> Dataset:
     images = (
-        make(tmp_path, "a.png", "train", "A dog runs .", "A dog sits ."),
-        make(tmp_path, "bb.png", "train", "A dog runs , a dog sits !"),
-        make(tmp_path, "ccc.png", "dev", "A dog runs .", "A zebra sits ."),
-        make(tmp_path, "dddd.png", "test", "Dog ."),
+        save_image(tmp_path, "a.png", "train", "A dog runs .", "A dog sits ."),
+        save_image(tmp_path, "bb.png", "train", "A dog runs , a dog sits !"),
+        save_image(tmp_path, "ccc.png", "dev", "A dog runs .", "A zebra sits ."),
+        save_image(tmp_path, "dddd.png", "test", "Dog ."),
     )
     return Dataset("mine", tmp_path, images, ("a note",))
 
@@ -49,7 +49,7 @@ def test_a_good_data_set_is_counted_and_has_no_problems(good: Dataset) -> None:
     assert report.notes == ("a note",)
 
 
-def test_the_vocabulary_comes_from_train_alone(good: Dataset) -> None:
+def test_the_vocabulary_comes_from_train_only(good: Dataset) -> None:
     report = check(good, vocabulary_min_count=2)
     assert report.vocabulary == 4  # a, dog, runs, sits
     assert report.coverage["dev"].tokens == pytest.approx(5 / 6)
@@ -68,7 +68,7 @@ def test_missing_and_unreadable_images_are_named_with_the_reason(good: Dataset) 
         )
     )
     assert report.missing == ("gone.jpg",)
-    assert [fault.name for fault in report.unreadable] == ["text.jpg"]
+    assert [problem.name for problem in report.unreadable] == ["text.jpg"]
     assert "not an image" in report.unreadable[0].reason
     assert report.problems == [
         "images missing: 1 (gone.jpg)",
@@ -76,8 +76,14 @@ def test_missing_and_unreadable_images_are_named_with_the_reason(good: Dataset) 
     ]
 
 
+def test_a_few_missing_images_get_no_hint_at_another_folder(good: Dataset) -> None:
+    gone = [CaptionedImage(f"{n}.jpg", good.root / f"{n}.jpg", ("a",), "train") for n in range(5)]
+    assert "--images" not in check(with_more(good, *gone[:4])).problems[0]
+    assert "if they are in another folder, name it with --images DIR" in check(with_more(good, *gone)).problems[0]
+
+
 def test_images_in_two_splits_are_found_by_their_contents(good: Dataset) -> None:
-    copies = [make(good.root, name, split, shade=9) for name, split in (("x.png", "train"), ("y.png", "test"))]
+    copies = [save_image(good.root, name, split, shade=9) for name, split in (("x.png", "train"), ("y.png", "test"))]
     report = check(with_more(good, *copies))
     assert report.shared == (("train/x.png", "test/y.png"),)
     assert report.problems == ["images that are in two splits: 1 (train/x.png = test/y.png)"]
@@ -90,19 +96,19 @@ def test_a_name_in_two_splits_is_found_without_opening(good: Dataset) -> None:
         assert check(with_more(good, again), open_all=open_all).shared == (("train/a.png", "test/a.png"),)
 
 
-def test_copies_within_a_split_are_told_but_are_no_problem(good: Dataset) -> None:
-    copies = [make(good.root, name, "train", shade=9) for name in ("x.png", "y.png")]
+def test_copies_within_a_split_are_reported_and_not_a_problem(good: Dataset) -> None:
+    copies = [save_image(good.root, name, "train", shade=9) for name in ("x.png", "y.png")]
     report = check(with_more(good, *copies))
     assert report.duplicates == (("train/x.png", "train/y.png"),)
     assert report.ok
 
 
-def test_odd_modes_and_sizes_are_told(good: Dataset) -> None:
+def test_unusual_modes_and_sizes_are_reported(good: Dataset) -> None:
     Image.new("CMYK", (70, 300)).save(good.root / "long.jpg")
     Image.new("L", (30, 30)).save(good.root / "small.png")
     names = ("long.jpg", "small.png")
     report = check(with_more(good, *(CaptionedImage(name, good.root / name, ("a",), "train") for name in names)))
-    assert [(fault.name, fault.reason) for fault in report.odd] == [
+    assert [(problem.name, problem.reason) for problem in report.odd] == [
         ("long.jpg", "long: 70×300"),
         ("small.png", "small: 30×30"),
     ]
@@ -110,27 +116,27 @@ def test_odd_modes_and_sizes_are_told(good: Dataset) -> None:
     assert report.sizes == {"smallest": (30, 30), "largest": (70, 300)}
 
 
-def test_nothing_to_train_on_is_a_problem(good: Dataset) -> None:
+def test_an_empty_train_split_is_a_problem(good: Dataset) -> None:
     report = check(good.split("test"))
     assert report.problems == ["no images to train on: split train is empty"]
 
 
-def test_progress_is_told_up_to_the_end(good: Dataset) -> None:
+def test_progress_is_reported_up_to_the_end(good: Dataset) -> None:
     many = with_more(good, *good.images * 40)
-    told: list[tuple[int, int]] = []
-    check(many, progress=lambda done, total: told.append((done, total)))
-    assert told == [(64, 164), (128, 164), (164, 164)]
+    calls: list[tuple[int, int]] = []
+    check(many, progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(64, 164), (128, 164), (164, 164)]
 
 
-def test_the_report_becomes_json(good: Dataset) -> None:
-    plain = json.loads(json.dumps(check(good).as_dict()))
-    assert plain["ok"] is True
-    assert plain["coverage"]["dev"]["captions"] == 0.0
-    assert plain["captions_per_image"]["histogram"] == {"1": 2, "2": 2}
+def test_the_report_can_be_written_as_json(good: Dataset) -> None:
+    fields = json.loads(json.dumps(check(good).as_dict()))
+    assert fields["ok"] is True
+    assert fields["coverage"]["dev"]["captions"] == 0.0
+    assert fields["captions_per_image"]["histogram"] == {"1": 2, "2": 2}
 
 
 @pytest.mark.data
-def test_flickr8k_is_in_order(flickr8k: Path) -> None:
+def test_flickr8k_has_no_problems(flickr8k: Path) -> None:
     report = check(read_dataset(flickr8k))
     assert report.ok
     assert (report.images, report.captions) == (8091, 40_455)

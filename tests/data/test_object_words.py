@@ -1,4 +1,4 @@
-"""Words for things, and what makes them true."""
+"""Object words: which words name objects, and which words support them."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def objects() -> ObjectWords:
 @pytest.fixture
 def table(tmp_path):
     def write(text: str) -> ObjectWords:
-        (tmp_path / "things.txt").write_text(text, encoding="utf-8")
-        return ObjectWords.read(tmp_path / "things.txt")
+        (tmp_path / "objects.txt").write_text(text, encoding="utf-8")
+        return ObjectWords.read(tmp_path / "objects.txt")
 
     return write
 
@@ -57,7 +57,7 @@ def lemmas(objects: ObjectWords, caption: str) -> list[str]:
         *[("glasses", "glasses"), ("glass", "glass"), ("wine glasses", "wine glass"), ("bikes", "bike")],
     ],
 )
-def test_a_plural_is_its_singular(objects, form, lemma):
+def test_the_lemma_of_a_plural_is_its_singular(objects, form, lemma):
     assert objects.lemma(form) == lemma
     assert objects.lemma(lemma) == lemma
 
@@ -65,11 +65,11 @@ def test_a_plural_is_its_singular(objects, form, lemma):
 @pytest.mark.parametrize(
     "word", ["hor", "dres", "bu", "glas", "gras", "running", "a", "air", "background", "day", "trick", "orange", "does"]
 )
-def test_other_words_are_no_things(objects, word):
+def test_other_words_have_no_lemma(objects, word):
     assert objects.lemma(word) is None
 
 
-def test_a_mention_says_where_what_was_said_and_the_thing(objects):
+def test_a_mention_has_position_word_and_lemma(objects):
     words = tokenize("Two men feed hot dogs to their puppies.")
     assert objects.mentions(words) == (
         Mention(1, "men", "man"),
@@ -79,7 +79,7 @@ def test_a_mention_says_where_what_was_said_and_the_thing(objects):
 
 
 @pytest.mark.parametrize(
-    ("caption", "told"),
+    ("caption", "expected"),
     [
         ("A teddy bear eats ice cream.", ["teddy bear", "ice cream"]),
         ("A bear on the ice", ["bear", "ice"]),
@@ -91,18 +91,18 @@ def test_a_mention_says_where_what_was_said_and_the_thing(objects):
         ("", []),
     ],
 )
-def test_the_longest_name_wins_and_some_phrases_name_nothing(objects, caption, told):
-    assert lemmas(objects, caption) == told
+def test_the_longest_name_counts_and_some_phrases_name_nothing(objects, caption, expected):
+    assert lemmas(objects, caption) == expected
 
 
 def test_names_that_overlap_are_found_from_the_left(table):
     objects = table("[other]\na_b\nb_c_d\nb\nc\nd\n")
-    found = [(mention.position, mention.lemma) for mention in objects.mentions(["a", "b", "c", "d", "b", "c", "d"])]
-    assert found == [(1, "a b"), (2, "c"), (3, "d"), (6, "b c d")]
+    mentions = objects.mentions(["a", "b", "c", "d", "b", "c", "d"])
+    assert [(mention.position, mention.lemma) for mention in mentions] == [(1, "a b"), (2, "c"), (3, "d"), (6, "b c d")]
 
 
 @pytest.mark.parametrize(
-    ("said", "seen"),
+    ("word", "synonym"),
     [
         ("bike", "bicycle"),
         ("guy", "man"),
@@ -112,10 +112,10 @@ def test_names_that_overlap_are_found_from_the_left(table):
         ("lady", "woman"),
     ],
 )
-def test_other_words_for_the_same_make_each_other_true(objects, said, seen):
-    assert objects.attests(said) == objects.attests(seen) >= {said, seen}
-    assert objects.is_attested(said, [["a", *seen.split()]])
-    assert objects.is_attested(seen, [["a", *said.split()]])
+def test_synonyms_support_each_other(objects, word, synonym):
+    assert objects.supporting(word) == objects.supporting(synonym) >= {word, synonym}
+    assert objects.is_supported(word, [["a", *synonym.split()]])
+    assert objects.is_supported(synonym, [["a", *word.split()]])
 
 
 @pytest.mark.parametrize(
@@ -126,30 +126,30 @@ def test_other_words_for_the_same_make_each_other_true(objects, said, seen):
         *[("crowd", "audience"), ("tree", "woods"), ("food", "hot dog")],
     ],
 )
-def test_a_narrower_kind_makes_the_broader_true_and_not_the_other_way(objects, broad, narrow):
-    assert objects.is_attested(broad, [["nothing"], ["a", *narrow.split()]])
-    assert not objects.is_attested(narrow, [["a", broad]])
+def test_a_narrower_kind_supports_the_broader_and_not_the_reverse(objects, broad, narrow):
+    assert objects.is_supported(broad, [["nothing"], ["a", *narrow.split()]])
+    assert not objects.is_supported(narrow, [["a", broad]])
 
 
 @pytest.mark.parametrize(("one", "other"), [("boy", "man"), ("girl", "woman"), ("dog", "cat"), ("man", "woman")])
-def test_neighbours_do_not_make_each_other_true(objects, one, other):
-    assert not objects.is_attested(one, [["the", other]])
-    assert not objects.is_attested(other, [["the", one]])
+def test_sibling_kinds_do_not_support_each_other(objects, one, other):
+    assert not objects.is_supported(one, [["the", other]])
+    assert not objects.is_supported(other, [["the", one]])
 
 
-def test_what_tells_of_a_thing_makes_it_true_and_leads_no_further(table):
+def test_a_hint_supports_an_object_and_implies_nothing_else(table):
     objects = table("[other]\nboard > skateboard\nskateboard ~ skater wheeled\n[people]\nskater = glider > star\n")
     for word in ("skater", "skaters", "wheeled"):
-        assert objects.is_attested("board", [[word]])
-    assert not objects.is_attested("board", [["star", "glider"]])
-    assert objects.attests("board") == {"board", "skateboard", "skater"}
+        assert objects.is_supported("board", [[word]])
+    assert not objects.is_supported("board", [["star", "glider"]])
+    assert objects.supporting("board") == {"board", "skateboard", "skater"}
     assert objects.mentions(["wheeled"]) == ()
 
 
-def test_a_word_within_a_longer_name_makes_nothing_true(objects):
-    assert not objects.is_attested("dog", [tokenize("she eats a hot dog")])
-    assert not objects.is_attested("orange", [tokenize("an orange shirt")])
-    assert not objects.is_attested("dog", [])
+def test_a_word_within_a_longer_name_supports_nothing(objects):
+    assert not objects.is_supported("dog", [tokenize("she eats a hot dog")])
+    assert not objects.is_supported("orange", [tokenize("an orange shirt")])
+    assert not objects.is_supported("dog", [])
 
 
 def test_every_category_of_coco_is_known(objects):
@@ -158,43 +158,45 @@ def test_every_category_of_coco_is_known(objects):
     assert unknown == []
 
 
-def test_every_thing_is_of_a_kind_and_makes_itself_true(objects):
+def test_every_object_has_a_kind_and_supports_itself(objects):
     assert len(objects.lemmas) > 500
     for lemma in objects.lemmas:
         assert objects.kind(lemma) in KINDS
-        assert lemma in objects.attests(lemma)
+        assert lemma in objects.supporting(lemma)
     assert [objects.kind(word) for word in ("guy", "poodle", "t-shirt", "nose")] == list(KINDS[:4])
     assert [objects.kind(word) for word in ("bike", "violin", "lake", "hot dog")] == list(KINDS[4:])
 
 
-def test_things_make_only_broader_ones_true(objects):
+def test_objects_that_support_each_other_are_of_one_kind(objects):
     for lemma in objects.lemmas:
-        for other in objects.attests(lemma):
-            same = lemma in objects.attests(other)
+        for other in objects.supporting(lemma):
+            same = lemma in objects.supporting(other)
             assert not same or objects.kind(lemma) == objects.kind(other)
 
 
-@pytest.mark.parametrize(("thing", "kind"), [("person", "people"), ("animal", "animals")])
-def test_a_person_is_any_of_the_people_and_an_animal_any_of_the_animals(objects, thing, kind):
-    assert objects.attests(thing) == {lemma for lemma in objects.lemmas if objects.kind(lemma) == kind}
+@pytest.mark.parametrize(("lemma", "kind"), [("person", "people"), ("animal", "animals")])
+def test_all_people_support_person_and_all_animals_animal(objects, lemma, kind):
+    assert objects.supporting(lemma) == {name for name in objects.lemmas if objects.kind(name) == kind}
 
 
-@pytest.mark.parametrize("thing", ["vehicle", "instrument"])
-def test_only_things_of_its_kind_and_who_uses_them_make_a_kind_true(objects, thing):
-    assert {objects.kind(lemma) for lemma in objects.attests(thing)} == {objects.kind(thing), "people"}
+@pytest.mark.parametrize("lemma", ["vehicle", "instrument"])
+def test_only_objects_of_its_kind_and_their_users_support_a_kind(objects, lemma):
+    assert {objects.kind(name) for name in objects.supporting(lemma)} == {objects.kind(lemma), "people"}
 
 
-def test_no_stop_word_names_a_thing(objects):
+def test_no_stop_word_names_an_object(objects):
     assert [word for word in STOP_WORDS if objects.lemma(word)] == []
 
 
-def test_stop_words_are_words_as_the_tokeniser_cuts_them():
-    cut = tokenize("The dog's owner isn't there, and they're (all) near him; I'd say I can't, we've gone, they'll see")
-    assert set(cut) - {"dog", "owner", "say", "gone", "see"} <= STOP_WORDS
+def test_stop_words_are_tokens_of_the_tokeniser():
+    tokens = tokenize(
+        "The dog's owner isn't there, and they're (all) near him; I'd say I can't, we've gone, they'll see"
+    )
+    assert set(tokens) - {"dog", "owner", "say", "gone", "see"} <= STOP_WORDS
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "what"),
+    ("text", "line", "problem"),
     [
         ("dog\n", 1, "heading"),
         ("# x\n[beasts]\ndog\n", 2, r"unknown heading '\[beasts\]'"),
@@ -207,24 +209,33 @@ def test_stop_words_are_words_as_the_tokeniser_cuts_them():
         ("[animals]\ngoose (geese\n", 2, "brackets"),
         ("[animals]\ngoose ()\n", 2, "brackets"),
         ("[animals]\n(geese)\n", 2, "brackets"),
-        ("[animals]\nDog\n", 2, "'Dog' is no name"),
-        ("[animals]\nhot__dog\n", 2, "no name"),
-        ("[animals]\ndog\n\ncat = dog\n", 4, "'dog' is named in line 2"),
+        ("[animals]\nDog\n", 2, "'Dog' is not a name"),
+        ("[animals]\nhot__dog\n", 2, "not a name"),
+        ("[animals]\ndog\n\ncat = dog\n", 4, "'dog' is already named in line 2"),
         ("[animals]\ndog > pup\npup > dog\n", 2, "dog > pup > dog"),
         ("[animals]\ndog = hound > hound\n", 2, "dog > dog"),
         ("[animals]\ngoose (geese)\nbird > goose (geese)\n", 3, "line 2"),
         ("[animals]\nhen\nhens\n", 3, "'hens' would be both 'hens' and 'hen'"),
-        ("[other]\nhot_dog\n[nothing]\nhot_dog\n", 4, "named as a thing in line 2"),
+        ("[other]\nhot_dog\n[nothing]\nhot_dog\n", 4, "name of an object in line 2"),
     ],
 )
-def test_a_mistake_in_a_table_is_told_in_one_line_with_its_place(table, text, line, what):
-    with pytest.raises(UserError, match=what) as caught:
+def test_a_mistake_in_a_table_is_one_line_with_the_line_number(table, text, line, problem):
+    with pytest.raises(UserError, match=problem) as caught:
         table(text)
-    assert f"things.txt, line {line}: " in str(caught.value)
+    assert f"objects.txt, line {line}: " in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_table_that_is_missing_or_no_text_is_a_users_error(tmp_path):
+@pytest.mark.parametrize(
+    "text", ["", "\n\n", "# nothing\n", "[people]\n", "[nothing]\nhot_dog\n", "[other]\ndog (only)\n"]
+)
+def test_a_table_without_object_words_is_refused(table, text):
+    with pytest.raises(UserError, match=r"objects\.txt: this table has no object word; add one") as caught:
+        table(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_or_binary_table_is_a_user_error(tmp_path):
     with pytest.raises(UserError, match=r"gone\.txt: cannot read"):
         ObjectWords.read(tmp_path / "gone.txt")
     (tmp_path / "bytes.txt").write_bytes(b"[animals]\ndog\n\xff\xfe\n")
@@ -232,10 +243,10 @@ def test_a_table_that_is_missing_or_no_text_is_a_users_error(tmp_path):
         ObjectWords.read(tmp_path / "bytes.txt")
 
 
-def test_a_line_that_starts_with_a_space_goes_on_with_the_one_above(table):
+def test_a_line_that_starts_with_a_space_continues_the_line_above(table):
     objects = table("[animals]\ndog = hound\n  > puppy\n    poodle\ncat\n")
-    assert objects.attests("hound") == {"dog", "hound", "puppy", "poodle"}
-    assert objects.attests("cat") == {"cat"}
+    assert objects.supporting("hound") == {"dog", "hound", "puppy", "poodle"}
+    assert objects.supporting("cat") == {"cat"}
 
 
 def test_the_key_changes_with_the_table(table):
@@ -243,13 +254,13 @@ def test_the_key_changes_with_the_table(table):
     assert keys[0] == keys[1] != keys[2]
 
 
-def test_the_shipped_table_is_read_once(objects):
+def test_the_default_table_is_read_once(objects):
     assert ObjectWords.read() is objects
 
 
 @pytest.mark.data
-def test_what_people_drew_boxes_around_in_flickr8k_is_known(objects, flickr8k):
-    """Of the phrases that say more than a colour or a function word, 95 in a hundred name a thing of the table."""
+def test_phrases_with_boxes_in_flickr8k_mention_an_object(objects, flickr8k):
+    """At least 95 % of the phrases that are more than a colour or a function word."""
     test = {image.name for image in read(flickr8k).split("test").images}
     known = []
     with gzip.open(flickr8k / "boxes.jsonl.gz", "rt", encoding="utf-8") as lines:

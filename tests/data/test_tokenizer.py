@@ -1,3 +1,5 @@
+"""The tokeniser gives the same tokens as the Java PTBTokenizer of the caption metrics."""
+
 from __future__ import annotations
 
 import csv
@@ -13,39 +15,39 @@ from saywhy.data.tokenizer import tokenize
 
 
 @pytest.fixture(scope="session")
-def standard(tmp_path_factory: pytest.TempPathFactory):
-    """The standard's own tokeniser: many captions in, their words out."""
-    their = pytest.importorskip("pycocoevalcap.tokenizer.ptbtokenizer")
+def java_tokenize(tmp_path_factory: pytest.TempPathFactory):
+    """The Java tokeniser: from captions to their tokens."""
+    ptb = pytest.importorskip("pycocoevalcap.tokenizer.ptbtokenizer")
     if shutil.which("java") is None:
-        pytest.skip("the standard tokeniser is a Java program, and Java is missing")
-    jar = Path(their.__file__).with_name(their.STANFORD_CORENLP_3_4_1_JAR)
+        pytest.skip("the reference tokeniser needs Java, which is not installed")
+    jar = Path(ptb.__file__).with_name(ptb.STANFORD_CORENLP_3_4_1_JAR)
     file = tmp_path_factory.mktemp("captions") / "captions.txt"
 
     def run(captions: list[str]) -> list[list[str]]:
         file.write_text("\n".join(captions), encoding="utf-8")
         program = ["edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase", str(file)]
         command = ["java", "-Dfile.encoding=UTF-8", "-cp", str(jar), *program]
-        said = subprocess.run(command, capture_output=True, check=True).stdout.decode()
-        dropped = {"", *their.PUNCTUATIONS}
-        return [[word for word in line.split(" ") if word not in dropped] for line in said.split("\n")]
+        output = subprocess.run(command, capture_output=True, check=True).stdout.decode()
+        dropped = {"", *ptb.PUNCTUATIONS}
+        return [[word for word in line.split(" ") if word not in dropped] for line in output.split("\n")]
 
     return run
 
 
 @pytest.mark.data
-def test_every_flickr8k_caption_is_cut_as_the_standard_cuts_it(flickr8k, standard):
+def test_all_flickr8k_captions_have_the_tokens_of_the_java_tokeniser(flickr8k, java_tokenize):
     with (flickr8k / "captions.txt").open(newline="", encoding="utf-8") as file:
         captions = [row["caption"] for row in csv.DictReader(file)]
     assert len(captions) == 40_455
     different = [
-        (caption, ours, theirs)
-        for caption, theirs in zip(captions, standard(captions), strict=True)
-        if (ours := tokenize(caption)) != theirs
+        (caption, tokens, expected)
+        for caption, expected in zip(captions, java_tokenize(captions), strict=True)
+        if (tokens := tokenize(caption)) != expected
     ]
     assert different == []
 
 
-_AS_WRITTEN = [
+_DIFFICULT = [
     "A man's dog isn't here; \"Rex\" (a collie) can't, won't and shouldn't be.",
     "The dogs' owners said it’s “fine” – or so…",
     "We cannot go, I'm gonna wait, gimme that, lemme see, 'tis late, they've left, y'all.",
@@ -62,13 +64,13 @@ _AS_WRITTEN = [
 ]
 
 
-def test_captions_as_people_write_them_are_cut_as_the_standard_cuts_them(standard):
-    for caption, theirs in zip(_AS_WRITTEN, standard(_AS_WRITTEN), strict=True):
-        assert tokenize(caption) == theirs, caption
+def test_difficult_captions_have_the_tokens_of_the_java_tokeniser(java_tokenize):
+    for caption, expected in zip(_DIFFICULT, java_tokenize(_DIFFICULT), strict=True):
+        assert tokenize(caption) == expected, caption
 
 
 @pytest.mark.parametrize(
-    ("caption", "words"),
+    ("caption", "tokens"),
     [
         ("", []),
         (" \n\t ", []),
@@ -81,29 +83,29 @@ def test_captions_as_people_write_them_are_cut_as_the_standard_cuts_them(standar
         ("dog😀cat", ["dog", "cat"]),
     ],
 )
-def test_the_rules_by_example(caption, words):
-    assert tokenize(caption) == words
+def test_examples_of_the_rules(caption, tokens):
+    assert tokenize(caption) == tokens
 
 
-def test_tokens_have_no_spaces_and_no_text_breaks_the_tokeniser():
+def test_random_text_gives_tokens_without_spaces():
     rng = random.Random(0)
-    odd = "aZ09 .,:;!?'\"’“”`-–—_/&@#$%^*()[]{}<>=+~|\\\n\t\r"
-    odd += "\u00ad\u200b\ufeff\u0301éßİ½😀👩‍👩‍👧日\x00\x1c\ud800"
+    characters = "aZ09 .,:;!?'\"’“”`-–—_/&@#$%^*()[]{}<>=+~|\\\n\t\r"
+    characters += "\u00ad\u200b\ufeff\u0301éßİ½😀👩‍👩‍👧日\x00\x1c\ud800"
     for _ in range(3000):
-        caption = "".join(rng.choices(odd, k=rng.randint(0, 25)))
+        caption = "".join(rng.choices(characters, k=rng.randint(0, 25)))
         for word in tokenize(caption):
             assert word
             assert not any(letter.isspace() for letter in word), (caption, word)
 
 
-def test_a_long_stretch_without_spaces_takes_no_long_time():
+def test_long_text_without_spaces_is_tokenised_in_reasonable_time():
     start = time.perf_counter()
-    for odd in ("+", ".a", "<a", "n't", "'", "a@", "1,", "ä-"):
-        tokenize(odd * 2000)
+    for part in ("+", ".a", "<a", "n't", "'", "a@", "1,", "ä-"):
+        tokenize(part * 2000)
     assert time.perf_counter() - start < 10
 
 
-def test_cutting_is_stable_on_plain_words():
+def test_tokenising_twice_changes_nothing():
     caption = "two young guys with shaggy hair look at their hands while hanging out in the yard"
     assert tokenize(caption) == caption.split()
     assert tokenize(" ".join(tokenize(caption))) == tokenize(caption)

@@ -1,6 +1,6 @@
-"""Files of weights from elsewhere, each on the network that it was trained on.
+"""Converted weights, each in its network.
 
-Those that need the files themselves run when SAYWHY_WEIGHTS names a folder that holds them.
+Tests that need the files run if SAYWHY_WEIGHTS is a folder that contains them.
 """
 
 import os
@@ -18,17 +18,17 @@ from saywhy.encoders.weights import read_weights
 
 IMAGES = Path(__file__).parents[2] / "examples" / "images"
 # among the 1,000 classes of ImageNet: tabby, tiger cat, Egyptian cat; espresso, cup, coffee mug
-SENSIBLE = {"chelsea.png": {281, 282, 285}, "coffee.png": {967, 968, 504}}
+PLAUSIBLE = {"chelsea.png": {281, 282, 285}, "coffee.png": {967, 968, 504}}
 
 
 def file_of(pattern: str) -> Path:
     folder = os.environ.get("SAYWHY_WEIGHTS")
     if not folder:
-        pytest.skip("SAYWHY_WEIGHTS names no folder of weights")
-    found = sorted(Path(folder).glob(pattern))
-    if not found:
+        pytest.skip("SAYWHY_WEIGHTS is not set")
+    paths = sorted(Path(folder).glob(pattern))
+    if not paths:
         pytest.skip(f"no {pattern} in SAYWHY_WEIGHTS")
-    return found[0]
+    return paths[0]
 
 
 def photograph(name: str, size: int) -> torch.Tensor:
@@ -36,12 +36,12 @@ def photograph(name: str, size: int) -> torch.Tensor:
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)[None]
 
 
-def annotate(encoder, pixels: torch.Tensor) -> torch.Tensor:
+def vectors_of(encoder, pixels: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         return encoder(pixels).vectors
 
 
-def test_keras_strides_stand_in_the_first_convolution_of_a_stage():
+def test_keras_strides_are_in_the_first_convolution_of_a_stage():
     body = encoders.build("resnet50-keras", None, size=64).body
     for stage in ("layer2", "layer3", "layer4"):
         first = body.get_submodule(f"{stage}.0")
@@ -49,7 +49,7 @@ def test_keras_strides_stand_in_the_first_convolution_of_a_stage():
     assert {m.eps for m in body.modules() if isinstance(m, torch.nn.BatchNorm2d)} == {1e-3}
 
 
-def test_the_average_counts_only_what_lies_inside_the_image():
+def test_average_pooling_does_not_count_padding():
     x = torch.rand(1, 2, 4, 5).double()
     for row in range(4):
         for column in range(5):
@@ -64,29 +64,29 @@ def test_the_average_counts_only_what_lies_inside_the_image():
         ("mobilenet-v2", "mobilenet_v2-*.pth", "classifier.1"),
     ],
 )
-def test_with_its_head_the_network_knows_a_cat_and_a_cup(name, pattern, head):
+def test_network_with_its_classifier_recognises_a_cat_and_a_cup(name, pattern, head):
     path = file_of(pattern)
     encoder, state = encoders.build(name, path), read_weights(path)
-    for image, classes in SENSIBLE.items():
-        pooled = annotate(encoder, photograph(image, encoder.size)).mean(1)
+    for image, classes in PLAUSIBLE.items():
+        pooled = vectors_of(encoder, photograph(image, encoder.size)).mean(1)
         scores = pooled @ state[f"{head}.weight"].T + state[f"{head}.bias"]
         assert len(classes & set(scores.topk(5).indices[0].tolist())) >= 2
 
 
-def test_inception_equals_its_own_torchscript_program():
+def test_inception_equals_its_torchscript_program():
     path = file_of("inception_v3*.pt")
     encoder = encoders.build("inception-v3-fid", path)
-    pixels = torch.cat([photograph(image, 299) for image in SENSIBLE])
+    pixels = torch.cat([photograph(image, 299) for image in PLAUSIBLE])
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        theirs = torch.jit.load(path).eval()((pixels.float() - 128) / 128)
-    torch.testing.assert_close(annotate(encoder, pixels).mean(1), theirs, rtol=0, atol=1e-4)
+        expected = torch.jit.load(path).eval()((pixels.float() - 128) / 128)
+    torch.testing.assert_close(vectors_of(encoder, pixels).mean(1), expected, rtol=0, atol=1e-4)
 
 
-def test_normalised_vgg19_has_mean_activations_around_one():
+def test_normalised_vgg19_has_a_mean_activation_near_one():
     encoder = encoders.build("vgg19-normalised", file_of("vgg19_normalised*.safetensors"))
     pixels = torch.cat([photograph(path.name, 224) for path in sorted(IMAGES.glob("*.??g"))])
-    assert 0.5 < annotate(encoder, pixels).mean() < 2
+    assert 0.5 < vectors_of(encoder, pixels).mean() < 2
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,10 @@ def test_normalised_vgg19_has_mean_activations_around_one():
         ("inception-v3-fid", "inception_v3*.pt"),
     ],
 )
-def test_a_mirrored_photograph_is_nearer_than_any_other(name, pattern):
+def test_mirrored_photograph_is_more_similar_than_any_other(name, pattern):
     encoder = encoders.build(name, file_of(pattern))
     pixels = torch.cat([photograph(path.name, encoder.size) for path in sorted(IMAGES.glob("*.??g"))])
-    images, mirrored = (torch.nn.functional.normalize(annotate(encoder, x).mean(1)) for x in (pixels, pixels.flip(-1)))
+    images, mirrored = (
+        torch.nn.functional.normalize(vectors_of(encoder, x).mean(1)) for x in (pixels, pixels.flip(-1))
+    )
     assert (mirrored @ images.T).argmax(1).tolist() == list(range(len(images)))

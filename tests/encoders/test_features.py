@@ -1,24 +1,24 @@
-"""Features of several batches as those of one."""
+"""Features: joining batches."""
 
 from __future__ import annotations
 
 import pytest
 
 import tiny
-from saywhy.encoders.features import Features
+from saywhy.encoders.base import Features
 
 
 @pytest.mark.parametrize("kind", ["grid", "regions"])
-def test_batches_joined_are_the_batch_they_were_cut_from(kind):
-    whole = tiny.features(5, kind=kind)
-    joined = Features.joined([whole[:2], whole[2:4], whole[4:]])
-    assert joined.grid == whole.grid
-    for part in ("vectors", "boxes", "mask"):
-        one, other = getattr(joined, part), getattr(whole, part)
-        assert (one is None) == (other is None) == (kind == "grid" and part != "vectors")
-        assert one is None or one.equal(other)
+def test_joined_parts_equal_the_batch(kind):
+    batch = tiny.features(5, kind=kind)
+    joined = Features.joined([batch[:2], batch[2:4], batch[4:]])
+    assert joined.grid == batch.grid
+    for field in ("vectors", "boxes", "mask"):
+        values, expected = getattr(joined, field), getattr(batch, field)
+        assert (values is None) == (expected is None) == (kind == "grid" and field != "vectors")
+        assert values is None or values.equal(expected)
 
 
-def test_one_batch_joined_is_itself():
-    whole = tiny.features(2)
-    assert Features.joined([whole]) is whole
+def test_joining_one_batch_returns_it():
+    batch = tiny.features(2)
+    assert Features.joined([batch]) is batch

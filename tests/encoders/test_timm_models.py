@@ -1,4 +1,4 @@
-"""Networks of timm, the smallest it has."""
+"""Networks of timm, with its smallest test models."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def refusal(*args, **kwargs) -> str:
 
 
 @pytest.mark.parametrize("name", ["test_vit", "test_vit2", "test_vit4"])
-def test_a_transformer_keeps_its_patches_and_drops_the_tokens_before_them(name):
+def test_features_of_a_transformer_are_its_patch_tokens(name):
     encoder = encoders.build(f"timm:{name}", None)
     pixels = torch.rand(2, 3, 96, 160) * 255
     features = encoder(pixels)
@@ -28,20 +28,20 @@ def test_a_transformer_keeps_its_patches_and_drops_the_tokens_before_them(name):
     torch.testing.assert_close(features.vectors, tokens[:, encoder.body.num_prefix_tokens :])
 
 
-def test_a_map_with_its_channels_last_is_turned():
+def test_channels_last_map_is_permuted():
     net = torch.nn.Module()
     net.output_fmt = "NHWC"
     features = torch.rand(2, 3, 4, 5)
-    turned = timm_models.as_map(features, net, (96, 128))
-    assert torch.equal(turned[1, :, 2, 3], features[1, 2, 3])
+    permuted = timm_models.as_map(features, net, (96, 128))
+    assert torch.equal(permuted[1, :, 2, 3], features[1, 2, 3])
 
 
-def test_size_and_convention_come_from_the_record_of_the_weights():
+def test_size_and_convention_come_from_the_pretrained_configuration():
     encoder = encoders.build("timm:test_vit", None)
-    record = timm.create_model("test_vit").pretrained_cfg
-    assert encoder.size == record["input_size"][-1]
-    assert encoder.convention.mean == tuple(255 * value for value in record["mean"])
-    assert encoder.convention.std == tuple(255 * value for value in record["std"])
+    config = timm.create_model("test_vit").pretrained_cfg
+    assert encoder.size == config["input_size"][-1]
+    assert encoder.convention.mean == tuple(255 * value for value in config["mean"])
+    assert encoder.convention.std == tuple(255 * value for value in config["std"])
 
 
 def test_output_stride_gives_a_finer_grid():
@@ -51,7 +51,7 @@ def test_output_stride_gives_a_finer_grid():
     assert (finer(pixels).grid, finer.stride) == ((8, 8), 16)
 
 
-def test_a_file_fills_the_network(tmp_path):
+def test_weights_are_loaded_from_a_file(tmp_path):
     source = timm.create_model("test_efficientnet")
     save_file(source.state_dict(), tmp_path / "w.safetensors")
     loaded = encoders.build("timm:test_efficientnet", tmp_path / "w.safetensors").body.state_dict()
@@ -59,7 +59,7 @@ def test_a_file_fills_the_network(tmp_path):
     assert all(torch.equal(tensor, source.state_dict()[name]) for name, tensor in loaded.items())
 
 
-def test_what_does_not_run_is_not_kept():
+def test_modules_that_do_not_run_are_removed():
     encoder = encoders.build("timm:test_convnext", None)
     assert "head" not in {block.split(".")[0] for block in encoder.blocks()}
     encoder.finetune_from("all")
@@ -67,24 +67,24 @@ def test_what_does_not_run_is_not_kept():
     assert all(parameter.grad is not None for parameter in encoder.parameters())
 
 
-def test_an_unknown_network_is_answered_with_near_ones():
+def test_unknown_network_suggests_similar_names():
     assert "did you mean" in refusal("timm:resnet17", None)
     assert "resnet18" in refusal("timm:resnet17", None)
 
 
-def test_an_impossible_output_stride_is_refused():
+def test_impossible_output_stride_is_refused():
     assert "output stride 16" in refusal("timm:test_vit", None, output_stride=16)
 
 
-def test_an_impossible_size_is_refused():
+def test_impossible_size_is_refused():
     assert "101 × 101" in refusal("timm:test_vit", None, size=101)
 
 
-def test_unreachable_weights_are_one_line_that_names_them(monkeypatch):
-    def unplugged(*args, **kwargs):
+def test_weights_that_cannot_be_downloaded_are_one_line_that_names_them(monkeypatch):
+    def no_network(*args, **kwargs):
         raise OSError("no network")
 
-    monkeypatch.setattr(timm_models.socket, "create_connection", unplugged)
+    monkeypatch.setattr(timm_models.socket, "create_connection", no_network)
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *args: None)
     monkeypatch.setattr(timm_models, "getproxies", dict)
     message = refusal("timm:resnet18")
@@ -92,5 +92,5 @@ def test_unreachable_weights_are_one_line_that_names_them(monkeypatch):
         assert part in message
 
 
-def test_a_network_without_weights_is_said_to_have_none():
+def test_network_without_published_weights_is_an_error():
     assert "has no weights" in refusal("timm:efficientnet_lite1")

@@ -1,4 +1,4 @@
-"""The cut networks against torchvision's whole ones, and the way of their weights."""
+"""The cut networks against torchvision's complete ones, and where their weights come from."""
 
 import urllib.error
 import warnings
@@ -10,7 +10,7 @@ from torch import hub
 from torch.nn import functional as F
 
 from saywhy import encoders
-from saywhy.encoders.settings import IMAGENET
+from saywhy.encoders.registry import IMAGENET
 from saywhy.encoders.torchvision_models import translate_densenet
 from saywhy.errors import UserError
 
@@ -19,7 +19,7 @@ OPTIONS = {
     "inception_v3": {"transform_input": True, "init_weights": False},
     "vgg16": {"init_weights": False},
 }
-# what torchvision does between our features and the input of its average pooling
+# what torchvision computes between our features and the input of its average pooling
 BETWEEN = {
     "vgg16": lambda x: F.max_pool2d(x, 2),
     "alexnet": lambda x: F.max_pool2d(x, 3, 2),
@@ -27,46 +27,46 @@ BETWEEN = {
 
 
 def last_map(net: torch.nn.Module, architecture: str, pixels: torch.Tensor) -> torch.Tensor:
-    """What the whole network pools, caught on its way to the classifier."""
-    caught = []
-    place = {"densenet121": "classifier", "mobilenet_v2": "classifier"}.get(architecture, "avgpool")
-    net.get_submodule(place).register_forward_pre_hook(lambda module, inputs: caught.append(inputs[0]))
+    """The input of the pooling, or of the classifier, of the complete network."""
+    inputs_seen = []
+    module = {"densenet121": "classifier", "mobilenet_v2": "classifier"}.get(architecture, "avgpool")
+    net.get_submodule(module).register_forward_pre_hook(lambda _, inputs: inputs_seen.append(inputs[0]))
     mean, std = (torch.tensor(values).double().view(3, 1, 1) for values in (IMAGENET.mean, IMAGENET.std))
     with torch.no_grad():
         net.eval()((pixels - mean) / std)
-    return caught[0]
+    return inputs_seen[0]
 
 
 @pytest.mark.parametrize(
     "name", ["alexnet", "vgg16", "googlenet", "inception-v3", "resnet50", "densenet121", "mobilenet-v2"]
 )
-def test_annotations_are_what_the_whole_network_pools(name):
+def test_features_equal_the_map_that_torchvision_pools(name):
     architecture = name.replace("-", "_")
     torch.manual_seed(0)
     encoder = encoders.build(name, None, size=160).double()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        whole = getattr(torchvision.models, architecture)(weights=None, **OPTIONS.get(architecture, {}))
-    whole.double()
-    fitted = whole.load_state_dict(encoder.body.state_dict(), strict=False)
-    assert not fitted.unexpected_keys
+        complete = getattr(torchvision.models, architecture)(weights=None, **OPTIONS.get(architecture, {}))
+    complete.double()
+    result = complete.load_state_dict(encoder.body.state_dict(), strict=False)
+    assert not result.unexpected_keys
     pixels = torch.rand(2, 3, 128, 160).double() * 255
     with torch.no_grad():
-        ours = encoder.feature_map(encoder.normalise(pixels))
-    theirs = last_map(whole, architecture, pixels)
-    ours = BETWEEN.get(architecture, lambda x: x)(ours)
-    if theirs.ndim == 2:  # pooled without a module
-        ours = ours.mean((2, 3))
-    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
-    assert theirs.std() > 0.01
+        feature_map = encoder.feature_map(encoder.normalise(pixels))
+    expected = last_map(complete, architecture, pixels)
+    feature_map = BETWEEN.get(architecture, lambda x: x)(feature_map)
+    if expected.ndim == 2:  # pooled without a module
+        feature_map = feature_map.mean((2, 3))
+    torch.testing.assert_close(feature_map, expected, rtol=1e-3, atol=1e-4)
+    assert expected.std() > 0.01
 
 
-def test_an_unreachable_file_is_one_line_that_says_what_to_put_where(monkeypatch, tmp_path):
-    def unplugged(*args, **kwargs):
+def test_failed_download_is_one_line_with_the_file_and_its_folder(monkeypatch, tmp_path):
+    def no_network(*args, **kwargs):
         raise urllib.error.URLError("no network")
 
     monkeypatch.setattr(hub, "get_dir", lambda: str(tmp_path))
-    monkeypatch.setattr(hub, "download_url_to_file", unplugged)
+    monkeypatch.setattr(hub, "download_url_to_file", no_network)
     with pytest.raises(UserError) as error:
         encoders.build("vgg16")
     message = str(error.value)
@@ -75,7 +75,7 @@ def test_an_unreachable_file_is_one_line_that_says_what_to_put_where(monkeypatch
         assert part in message
 
 
-def test_a_file_in_the_folder_of_checkpoints_is_used_without_a_network(monkeypatch, tmp_path):
+def test_file_in_the_folder_of_checkpoints_is_not_downloaded(monkeypatch, tmp_path):
     monkeypatch.setattr(hub, "get_dir", lambda: str(tmp_path))
     source = encoders.build("alexnet", None, size=64)
     (tmp_path / "checkpoints").mkdir()
@@ -84,7 +84,7 @@ def test_a_file_in_the_folder_of_checkpoints_is_used_without_a_network(monkeypat
     assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in source.state_dict().items())
 
 
-def test_old_densenet_names_are_joined():
+def test_tensor_names_of_old_densenet_files_are_renamed():
     old = {
         "features.denseblock1.denselayer2.norm.1.weight": 1,
         "features.denseblock1.denselayer2.conv.2.weight": 2,

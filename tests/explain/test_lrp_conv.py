@@ -1,4 +1,4 @@
-"""The rules of convolutions: against loops over inputs and outputs, and against zennit on whole networks."""
+"""The LRP rules of convolutions equal loops over inputs and outputs, and zennit on whole networks."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from zennit.layer import Sum
 from zennit.torchvision import ResNetBasicBlockCanonizer, ResNetBottleneckCanonizer
 
 from reference import lrp as reference
-from saywhy.explain.composites import Composite, composites
-from tracing import DOUBLE, TracingMode, close, random, traced
+from saywhy.explain.lrp_rules import Composite, composites
+from tracing import DOUBLE, Propagation, assert_close, propagate, randn
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -46,134 +46,134 @@ RULES: dict[str, tuple[Composite, Callable[..., Any]]] = {
 FULL = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
 
 
-def agrees(
-    found: TracingMode, x: Tensor, conv: nn.Conv2d, rule: Callable[..., Any], boxes: tuple[Tensor, ...] = ()
+def assert_equals_loops(
+    result: Propagation, x: Tensor, conv: nn.Conv2d, rule: Callable[..., Any], bounds_by_pixel: tuple[Tensor, ...] = ()
 ) -> None:
-    """Each image's relevance is as the loops have it."""
+    """The relevance of each image equals that of the loops."""
     geometry = {name: getattr(conv, name) for name in FULL}
     bias = None if conv.bias is None else conv.bias.tolist()
     for row in range(len(x)):
-        seen = [each[row].tolist() for each in boxes]
-        told = found.R_out[row].tolist(), x[row].tolist(), conv.weight.tolist(), bias, geometry
-        R, absorbed = reference.convolution(*told, rule, seen)
-        close(found.R[row].flatten(), list(R.values()))
-        close(found.absorbed[row], absorbed)
-    assert found.imbalance < 1e-9
+        image_bounds = [values[row].tolist() for values in bounds_by_pixel]
+        arguments = result.R_out[row].tolist(), x[row].tolist(), conv.weight.tolist(), bias, geometry
+        R, absorbed = reference.convolution(*arguments, rule, image_bounds)
+        assert_close(result.R[row].flatten(), list(R.values()))
+        assert_close(result.absorbed[row], absorbed)
+    assert result.conservation_error < 1e-9
 
 
 def convolution(geometry: str, bias: bool = True) -> tuple[nn.Conv2d, Tensor]:
     """A convolution, and two images of 5 × 6."""
     inside, outside, kernel, options = GEOMETRIES[geometry]
     torch.manual_seed(0)
-    return nn.Conv2d(inside, outside, kernel, bias=bias, **options).double(), random(2, inside, 5, 6)
+    return nn.Conv2d(inside, outside, kernel, bias=bias, **options).double(), randn(2, inside, 5, 6)
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 @pytest.mark.parametrize("rule", ["ε", "z⁺", "α2β1", "γ"])
-def test_every_kind_of_convolution_shares_out_relevance_as_loops_do(rule, geometry):
+def test_every_geometry_equals_the_loops(rule, geometry):
     conv, x = convolution(geometry)
     composite, shares = RULES[rule]
-    agrees(traced(conv, x, composite), x, conv, shares)
+    assert_equals_loops(propagate(conv, x, composite), x, conv, shares)
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("signed", ["signed", "after a ReLU", "never positive"])
+@pytest.mark.parametrize("signs", ["signed", "after a ReLU", "never positive"])
 @pytest.mark.parametrize("rule", RULES)
-def test_every_rule_is_that_of_the_loops_whatever_the_signs_and_with_or_without_bias(rule, signed, bias):
+def test_every_rule_equals_the_loops_for_any_sign_and_bias(rule, signs, bias):
     conv, x = convolution("padded", bias)
-    x = {"signed": x, "after a ReLU": x.relu(), "never positive": -x.relu()}[signed]
+    x = {"signed": x, "after a ReLU": x.relu(), "never positive": -x.relu()}[signs]
     composite, shares = RULES[rule]
-    agrees(traced(conv, x, composite), x, conv, shares)
+    assert_equals_loops(propagate(conv, x, composite), x, conv, shares)
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
-def test_the_flat_rule_gives_the_same_to_every_pixel_under_the_window(geometry):
+def test_flat_rule_splits_equally_among_the_pixels_of_the_window(geometry):
     conv, x = convolution(geometry)
-    found = traced(conv, x, Composite(first="flat"), box=(x, x))
-    agrees(found, x, conv, reference.flat_shares)
+    result = propagate(conv, x, Composite(first="flat"), bounds=(x, x))
+    assert_equals_loops(result, x, conv, reference.flat_shares)
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
-def test_the_box_rule_is_that_of_the_loops(geometry):
+def test_box_rule_equals_the_loops(geometry):
     conv, x = convolution(geometry)
     channels = torch.arange(x.shape[1], dtype=DOUBLE).view(1, -1, 1, 1)
     low, high = ((edge * (1 + channels)).expand_as(x) for edge in (-3.0, 4.0))
-    found = traced(conv, x, Composite(first="box"), box=(low, high))
-    agrees(found, x, conv, reference.box_shares, (low, high))
-    assert (found.R * found.R_out.sum(dim=(1, 2, 3), keepdim=True)).sum() > 0
+    result = propagate(conv, x, Composite(first="box"), bounds=(low, high))
+    assert_equals_loops(result, x, conv, reference.box_shares, (low, high))
+    assert (result.R * result.R_out.sum(dim=(1, 2, 3), keepdim=True)).sum() > 0
 
 
-def test_pixels_of_zero_have_relevance_under_the_flat_and_the_box_rule():
+def test_pixels_of_value_zero_have_relevance_under_the_flat_and_box_rules():
     conv, x = convolution("padded")
     for first in ("flat", "box"):
-        found = traced(conv, torch.zeros_like(x), Composite(first=first), box=(x - 4, x + 4))
-        assert found.R.abs().min() > 0
+        result = propagate(conv, torch.zeros_like(x), Composite(first=first), bounds=(x - 4, x + 4))
+        assert result.R.abs().min() > 0
 
 
 @pytest.mark.parametrize("first", ["flat", "box"])
-def test_padding_before_the_first_convolution_is_no_pixel(first):
+def test_padding_before_the_first_convolution_gets_no_relevance(first):
     conv, x = convolution("plain")
     padded, _ = convolution("padded")
     padded.load_state_dict(conv.state_dict())
     box = (torch.full_like(x, -4.0), torch.full_like(x, 4.0))
-    apart = traced(lambda x: conv(F.pad(x, (1, 1, 1, 1))), x, Composite(first=first), box=box)
-    within = traced(padded, x, Composite(first=first), box=box)
-    close(apart.out, within.out)
-    assert apart.imbalance < 1e-9
-    close(apart.R, within.R)
+    apart = propagate(lambda x: conv(F.pad(x, (1, 1, 1, 1))), x, Composite(first=first), bounds=box)
+    within = propagate(padded, x, Composite(first=first), bounds=box)
+    assert_close(apart.out, within.out)
+    assert apart.conservation_error < 1e-9
+    assert_close(apart.R, within.R)
 
 
-def test_only_the_convolution_of_the_pixels_is_the_first():
+def test_only_the_convolution_of_pixels_follows_the_first_rule():
     first, second = convolution("padded")[0], nn.Conv2d(4, 3, 3).double()
-    x = random(2, 3, 5, 6)
-    found = traced(lambda x: second(first(x).relu()), x, Composite(first="flat"), box=(x, x))
-    below = traced(second, first(x).relu().detach(), Composite())
-    close(found.absorbed, below.absorbed, within=1e-8)  # the flat rule keeps a billionth
-    assert found.imbalance < 1e-9
+    x = randn(2, 3, 5, 6)
+    result = propagate(lambda x: second(first(x).relu()), x, Composite(first="flat"), bounds=(x, x))
+    below = propagate(second, first(x).relu().detach(), Composite())
+    assert_close(result.absorbed, below.absorbed, within=1e-8)  # the flat rule absorbs 1e-9
+    assert result.conservation_error < 1e-9
 
 
-def test_a_convolution_that_pads_by_reflection_is_explained():
-    conv, x = nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect").double(), random(2, 3, 5, 6)
-    found = traced(conv, x, Composite(conv_bias=True))
-    close(found.out, conv(x).detach())
-    assert found.imbalance < 1e-9
+def test_reflection_padding_conserves_relevance():
+    conv, x = nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect").double(), randn(2, 3, 5, 6)
+    result = propagate(conv, x, Composite(conv_bias=True))
+    assert_close(result.out, conv(x).detach())
+    assert result.conservation_error < 1e-9
 
 
 @pytest.mark.parametrize("padding", ["same", "valid"])
 @pytest.mark.parametrize("first", [None, "flat"])
-def test_a_convolution_that_pads_by_name_is_that_which_pads_by_number(padding, first):
-    named, x = nn.Conv2d(3, 4, 3, padding=padding).double(), random(2, 3, 5, 6)
+def test_padding_by_name_equals_padding_by_number(padding, first):
+    named, x = nn.Conv2d(3, 4, 3, padding=padding).double(), randn(2, 3, 5, 6)
     numbered = nn.Conv2d(3, 4, 3, padding=1 if padding == "same" else 0).double()
     numbered.load_state_dict(named.state_dict())
-    found, expected = (traced(each, x, Composite(first=first), box=(x - 1, x + 1)) for each in (named, numbered))
-    close(found.R, expected.R)
+    result, expected = (propagate(conv, x, Composite(first=first), bounds=(x - 1, x + 1)) for conv in (named, numbered))
+    assert_close(result.R, expected.R)
 
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("rule", RULES)
-def test_a_batch_norm_is_folded_into_the_convolution_before_it(rule, bias):
+def test_batch_norm_is_folded_into_the_convolution_before_it(rule, bias):
     (conv, x), norm = convolution("padded", bias), batch_norm(4)
     scale = norm.weight / (norm.running_var + norm.eps).sqrt()
     folded = nn.Conv2d(3, 4, 3, padding=1).double()
     folded.weight.data = conv.weight * scale.view(-1, 1, 1, 1)
     folded.bias.data = norm.bias + scale * ((conv.bias if bias else 0) - norm.running_mean)
-    found = traced(lambda x: norm(conv(x)), x, RULES[rule][0])
-    close(found.out, norm(conv(x)).detach())
-    agrees(found, x, folded, RULES[rule][1])
+    result = propagate(lambda x: norm(conv(x)), x, RULES[rule][0])
+    assert_close(result.out, norm(conv(x)).detach())
+    assert_equals_loops(result, x, folded, RULES[rule][1])
 
 
 def batch_norm(channels: int) -> nn.BatchNorm2d:
-    """One that has seen data: some scales are negative, no mean is 0."""
+    """With running statistics, negative scales and no mean of 0."""
     norm = nn.BatchNorm2d(channels).double().eval()
-    norm.weight.data, norm.bias.data = random(channels, seed=4), random(channels, seed=5)
-    norm.running_mean.data, norm.running_var.data = random(channels, seed=6), random(channels, seed=7).abs() + 0.5
+    norm.weight.data, norm.bias.data = randn(channels, seed=4), randn(channels, seed=5)
+    norm.running_mean.data, norm.running_var.data = randn(channels, seed=6), randn(channels, seed=7).abs() + 0.5
     return norm
 
 
-# Zennit's rules have the same form. Its stabilisers are 1e-6 unless told otherwise, ours 1e-9: here it is told. It
-# gives averages and sums of residuals to a rule of their own, `Norm`, which is the ε-rule: ours takes averages as they
-# are (ε = 0) and sums by the composite's ε, so zennit is told that too. Batch norms are folded by its canonizers, which
-# leave the norm's own ε at work a second time, √(1 + 1e-5) a layer: so here that ε is 0, and the two agree to 1e-9.
+# Zennit's rules have the same form, with settings to match: its default stabiliser is 1e-6, saywhy's is 1e-9; its
+# rule for averages and residual sums, `Norm`, is the ε-rule, where saywhy uses ε = 0 for averages and the composite's ε
+# for sums. Its canonizers fold batch norms but apply the norm's own ε a second time, a factor √(1 + 1e-5) per layer:
+# here that ε is 0. Then the two agree to 1e-9.
 STABILISER = 1e-9
 ZENNIT = {
     "epsilon-plus": zennit.ZPlus(stabilizer=STABILISER),
@@ -204,8 +204,8 @@ def by_zennit(net: nn.Module, x: Tensor, R: Tensor, name: str) -> Tensor:
         composite = SpecialFirstLayerMapComposite(layers, [(nn.Conv2d, first)], canonizers=canonizers)
     x = x.clone().requires_grad_()
     with composite.context(net) as explained:
-        (found,) = torch.autograd.grad(explained(x), x, R)
-    return found
+        (relevance,) = torch.autograd.grad(explained(x), x, R)
+    return relevance
 
 
 def vgg_like() -> nn.Module:
@@ -218,7 +218,7 @@ def vgg_like() -> nn.Module:
 
 
 def residual(block: type[nn.Module]) -> nn.Module:
-    """A stem and blocks of a ResNet, with batch norm, a strided block and an average at the end."""
+    """A stem and blocks of a ResNet, with batch norm, a strided block and average pooling."""
     wide = 4 * block.expansion
 
     def shortcut(inside: int, stride: int) -> nn.Module:
@@ -251,8 +251,8 @@ NETS = {
 }
 
 
-def seasoned(net: nn.Module) -> nn.Module:
-    """A network whose biases and batch statistics are not 0 and 1."""
+def with_statistics(net: nn.Module) -> nn.Module:
+    """The network with biases other than 0 and batch statistics other than 0 and 1."""
     generator = torch.Generator().manual_seed(3)
     for module in net.modules():
         if isinstance(module, nn.BatchNorm2d):
@@ -267,23 +267,23 @@ def seasoned(net: nn.Module) -> nn.Module:
 
 @pytest.mark.parametrize("name", ZENNIT)
 @pytest.mark.parametrize("net", NETS)
-def test_relevance_of_pixels_is_that_of_zennit(net, name):
+def test_pixel_relevance_equals_zennit(net, name):
     torch.manual_seed(0)
-    network, x = seasoned(NETS[net]()), random(2, 3, 12, 12).clamp(LOW, HIGH)
-    found = traced(network, x, composites[name], box=(LOW, HIGH))
-    expected = by_zennit(network, x, found.R_out, name)
+    network, x = with_statistics(NETS[net]()), randn(2, 3, 12, 12).clamp(LOW, HIGH)
+    result = propagate(network, x, composites[name], bounds=(LOW, HIGH))
+    expected = by_zennit(network, x, result.R_out, name)
     scale = expected.abs().max()
-    close(found.R / scale, expected / scale)
-    assert found.R.std() > 1e-6
-    close(found.out, network(x).detach())  # zennit has undone its canonizers
+    assert_close(result.R / scale, expected / scale)
+    assert result.R.std() > 1e-6
+    assert_close(result.out, network(x).detach())  # zennit has removed its canonizers
 
 
-def test_zennits_own_stabilisers_make_no_difference_that_is_seen():
+def test_default_stabilisers_of_zennit_differ_by_less_than_1e_4():
     torch.manual_seed(0)
-    network, x = seasoned(vgg_like()), random(2, 3, 12, 12)
-    found = traced(network, x, composites["epsilon-plus"])
-    usual = LayerMapComposite([(nn.ReLU, zennit.Pass()), (nn.Conv2d, zennit.ZPlus())])
-    given = x.clone().requires_grad_()
-    with usual.context(network) as explained:
-        (expected,) = torch.autograd.grad(explained(given), given, found.R_out)
-    assert 0 < (found.R - expected).abs().max() < 1e-4 * expected.abs().max()
+    network, x = with_statistics(vgg_like()), randn(2, 3, 12, 12)
+    result = propagate(network, x, composites["epsilon-plus"])
+    default = LayerMapComposite([(nn.ReLU, zennit.Pass()), (nn.Conv2d, zennit.ZPlus())])
+    pixels = x.clone().requires_grad_()
+    with default.context(network) as explained:
+        (expected,) = torch.autograd.grad(explained(pixels), pixels, result.R_out)
+    assert 0 < (result.R - expected).abs().max() < 1e-4 * expected.abs().max()

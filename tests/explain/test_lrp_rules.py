@@ -1,4 +1,4 @@
-"""The rules of linear layers, sums, LSTM cells, attention and norms against their slow twins."""
+"""The LRP rules of linear layers, sums, LSTM cells, attention and norms equal the loops of tests/reference."""
 
 from __future__ import annotations
 
@@ -12,87 +12,91 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from reference import lrp as reference
-from saywhy.captioners.transformer import attend
-from saywhy.explain.composites import Composite
-from tracing import DOUBLE, TracingMode, close, random, traced
+from saywhy.captioners.transformer import scaled_dot_product
+from saywhy.explain.lrp_rules import Composite
+from tracing import DOUBLE, Propagation, assert_close, propagate, randn
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 B, N, M = 3, 5, 4
-EPSILONS = {"absolute": {"epsilon": 0.01}, "large": {"epsilon": 0.7}, "relative": {"epsilon": 0.2, "relative": True}}
+EPSILONS = {
+    "absolute": {"epsilon": 0.01},
+    "large": {"epsilon": 0.7},
+    "relative": {"epsilon": 0.2, "relative_epsilon": True},
+}
 
 
 @pytest.fixture(params=EPSILONS)
-def how(request: pytest.FixtureRequest) -> dict[str, float]:
+def settings(request: pytest.FixtureRequest) -> dict[str, float]:
     return EPSILONS[request.param]
 
 
-def by_row(found: TracingMode, twin: Callable[[int], tuple[reference.LRP, Any]]) -> None:
-    """Each row of the batch is as the twin has it, alone: R of the inputs, and what was absorbed."""
-    for row in range(len(found.R)):
-        rules, R = twin(row)
-        close(found.R[row], R)
-        close(found.absorbed[row], rules.absorbed)
+def assert_rows_equal(result: Propagation, reference_row: Callable[[int], tuple[reference.LRP, Any]]) -> None:
+    """R of the inputs and the absorbed relevance of each row of the batch equal the reference for that row alone."""
+    for row in range(len(result.R)):
+        rules, R = reference_row(row)
+        assert_close(result.R[row], R)
+        assert_close(result.absorbed[row], rules.absorbed)
         assert rules.absorbed != 0
-    assert not found.start.any()
+    assert not result.initial_state.any()
 
 
-def test_a_linear_layer_shares_out_relevance_by_the_epsilon_rule(how):
-    x, W, b = random(B, N), random(M, N, seed=1), random(M, seed=2)
-    found = traced(lambda x: F.linear(x, W, b), x, Composite(**how))
+def test_linear_layer_follows_the_epsilon_rule(settings):
+    x, W, b = randn(B, N), randn(M, N, seed=1), randn(M, seed=2)
+    result = propagate(lambda x: F.linear(x, W, b), x, Composite(**settings))
 
-    def twin(row):
-        rules = reference.LRP(**how)
-        return rules, rules.linear(found.R_out[row].tolist(), x[row].tolist(), W.tolist(), b.tolist())
+    def reference_row(row):
+        rules = reference.LRP(**settings)
+        return rules, rules.linear(result.R_out[row].tolist(), x[row].tolist(), W.tolist(), b.tolist())
 
-    by_row(found, twin)
+    assert_rows_equal(result, reference_row)
 
 
-def test_a_linear_layer_of_many_words_does_so_word_by_word(how):
-    x, W, b = random(B, 2, N), random(M, N, seed=1), random(M, seed=2)
-    found = traced(lambda x: F.linear(x, W, b), x, Composite(**how))
+def test_linear_layer_over_a_sequence_follows_the_epsilon_rule_per_word(settings):
+    x, W, b = randn(B, 2, N), randn(M, N, seed=1), randn(M, seed=2)
+    result = propagate(lambda x: F.linear(x, W, b), x, Composite(**settings))
 
-    def twin(row):
-        rules = reference.LRP(**how)
-        pairs = zip(found.R_out[row].tolist(), x[row].tolist(), strict=True)
+    def reference_row(row):
+        rules = reference.LRP(**settings)
+        pairs = zip(result.R_out[row].tolist(), x[row].tolist(), strict=True)
         return rules, [rules.linear(R, word, W.tolist(), b.tolist()) for R, word in pairs]
 
-    by_row(found, twin)
+    assert_rows_equal(result, reference_row)
 
 
-def test_a_sum_of_two_signals_is_shared_by_what_each_brings(how):
-    x = random(B, 2 * N)
-    found = traced(lambda x: x[:, :N] + x[:, N:], x, Composite(**how))
+def test_sum_of_two_signals_is_split_in_proportion_to_the_terms(settings):
+    x = randn(B, 2 * N)
+    result = propagate(lambda x: x[:, :N] + x[:, N:], x, Composite(**settings))
 
-    def twin(row):
-        rules = reference.LRP(**how)
-        one, other = rules.sum(found.R_out[row].tolist(), x[row, :N].tolist(), x[row, N:].tolist())
+    def reference_row(row):
+        rules = reference.LRP(**settings)
+        one, other = rules.sum(result.R_out[row].tolist(), x[row, :N].tolist(), x[row, N:].tolist())
         return rules, [*one, *other]
 
-    by_row(found, twin)
+    assert_rows_equal(result, reference_row)
 
 
-def test_what_a_constant_adds_to_a_sum_is_absorbed(how):
-    x, b = random(B, N), random(N, seed=2)
-    found = traced(lambda x: x + b, x, Composite(**how))
+def test_constant_term_of_a_sum_is_absorbed(settings):
+    x, b = randn(B, N), randn(N, seed=2)
+    result = propagate(lambda x: x + b, x, Composite(**settings))
 
-    def twin(row):
-        rules = reference.LRP(**how)
-        return rules, rules.linear(found.R_out[row].tolist(), x[row].tolist(), torch.eye(N).tolist(), b.tolist())
+    def reference_row(row):
+        rules = reference.LRP(**settings)
+        return rules, rules.linear(result.R_out[row].tolist(), x[row].tolist(), torch.eye(N).tolist(), b.tolist())
 
-    by_row(found, twin)
+    assert_rows_equal(result, reference_row)
 
 
-def test_a_difference_is_a_sum_with_a_negative_part(how):
-    x = random(B, 2 * N)
-    found = traced(lambda x: x[:, :N] - x[:, N:], x, Composite(**how))
+def test_difference_is_a_sum_with_a_negative_term(settings):
+    x = randn(B, 2 * N)
+    result = propagate(lambda x: x[:, :N] - x[:, N:], x, Composite(**settings))
 
-    def twin(row):
-        rules = reference.LRP(**how)
-        one, other = rules.sum(found.R_out[row].tolist(), x[row, :N].tolist(), (-x[row, N:]).tolist())
+    def reference_row(row):
+        rules = reference.LRP(**settings)
+        one, other = rules.sum(result.R_out[row].tolist(), x[row, :N].tolist(), (-x[row, N:]).tolist())
         return rules, [*one, *other]
 
-    by_row(found, twin)
+    assert_rows_equal(result, reference_row)
 
 
 SUMS = {
@@ -106,189 +110,191 @@ SUMS = {
 
 
 @pytest.mark.parametrize("spelling", SUMS)
-def test_a_sum_has_one_rule_however_it_is_written(spelling):
-    found = traced(lambda x: SUMS[spelling](x[:, :N], x[:, N:]), random(B, 2 * N))
-    expected = traced(lambda x: x[:, :N] + x[:, N:], random(B, 2 * N))
-    close(found.R, expected.R)
-    close(found.absorbed, expected.absorbed)
+def test_all_spellings_of_a_sum_follow_the_same_rule(spelling):
+    result = propagate(lambda x: SUMS[spelling](x[:, :N], x[:, N:]), randn(B, 2 * N))
+    expected = propagate(lambda x: x[:, :N] + x[:, N:], randn(B, 2 * N))
+    assert_close(result.R, expected.R)
+    assert_close(result.absorbed, expected.absorbed)
 
 
-def test_an_output_of_zero_and_one_near_it_keep_relevance_finite():
+def test_outputs_at_or_near_zero_keep_relevance_finite():
     x = torch.tensor([[1.0, -1.0, 2.0], [1e-9, 0.0, 0.0]], dtype=DOUBLE)
     W = [[1.0, 1.0, 1.0]]
-    found = traced(lambda x: F.linear(x, torch.tensor(W, dtype=DOUBLE)), x)
+    result = propagate(lambda x: F.linear(x, torch.tensor(W, dtype=DOUBLE)), x)
     for row in range(2):
         rules = reference.LRP()
-        close(found.R[row], rules.linear(found.R_out[row].tolist(), x[row].tolist(), W))
-    assert found.imbalance < 1e-12
+        assert_close(result.R[row], rules.linear(result.R_out[row].tolist(), x[row].tolist(), W))
+    assert result.conservation_error < 1e-12
 
 
-def test_without_epsilon_a_linear_layer_without_bias_loses_nothing():
-    found = traced(lambda x: F.linear(x, random(M, N, seed=1)), random(B, N), Composite(epsilon=0))
-    close(found.R.sum(dim=1), found.R_out.sum(dim=1))
-    assert found.absorbed.abs().max() < 1e-12
+def test_linear_layer_without_epsilon_and_bias_absorbs_nothing():
+    result = propagate(lambda x: F.linear(x, randn(M, N, seed=1)), randn(B, N), Composite(epsilon=0))
+    assert_close(result.R.sum(dim=1), result.R_out.sum(dim=1))
+    assert result.absorbed.abs().max() < 1e-12
 
 
-def test_an_lstm_cell_takes_its_gates_for_constants_and_shares_out_the_rest(how):
-    cell, x, n = nn.LSTMCell(N, M).double(), random(B, N + M + M), M
+def test_lstm_cell_treats_its_gates_as_constants(settings):
+    cell, x, n = nn.LSTMCell(N, M).double(), randn(B, N + M + M), M
 
     def run(x: Tensor) -> Tensor:
         return torch.cat(cell(x[:, :N], (x[:, N : N + n], x[:, N + n :])), dim=-1)
 
-    found = traced(run, x, Composite(**how))
-    close(found.out, run(x).detach())
+    result = propagate(run, x, Composite(**settings))
+    assert_close(result.out, run(x).detach())
     weights = {f"cell.{name}": value.tolist() for name, value in cell.state_dict().items()}
 
-    def twin(row):
+    def reference_row(row):
         parts = [part.tolist() for part in x[row].split([N, n, n])]
-        rules = reference.LRP(**how)
-        R_h, R_c = (part.tolist() for part in found.R_out[row].split([n, n]))
+        rules = reference.LRP(**settings)
+        R_h, R_c = (part.tolist() for part in result.R_out[row].split([n, n]))
         R_x, R_h, R_c = rules.lstm(R_h, R_c, reference.lstm(weights, "cell", *parts))
         return rules, [*R_x, *R_h, *R_c]
 
-    by_row(found, twin)
+    assert_rows_equal(result, reference_row)
 
 
-def test_an_lstm_cell_without_biases_is_explained_too():
-    cell, x = nn.LSTMCell(N, M, bias=False).double(), random(B, N + 2 * M)
-    found = traced(lambda x: cell(x[:, :N], (x[:, N : N + M], x[:, N + M :]))[0], x)
-    close(found.out, cell(x[:, :N], (x[:, N : N + M], x[:, N + M :]))[0].detach())
-    assert found.imbalance < 1e-12
+def test_lstm_cell_without_biases_conserves_relevance():
+    cell, x = nn.LSTMCell(N, M, bias=False).double(), randn(B, N + 2 * M)
+    result = propagate(lambda x: cell(x[:, :N], (x[:, N : N + M], x[:, N + M :]))[0], x)
+    assert_close(result.out, cell(x[:, :N], (x[:, N : N + M], x[:, N + M :]))[0].detach())
+    assert result.conservation_error < 1e-12
 
 
-def test_a_gru_cell_takes_its_gates_for_constants_and_shares_out_the_rest(how):
-    cell, x = nn.GRUCell(N, M).double(), random(B, N + M)
-    found = traced(lambda x: cell(x[:, :N], x[:, N:]), x, Composite(**how))
-    close(found.out, cell(x[:, :N], x[:, N:]).detach())
+def test_gru_cell_treats_its_gates_as_constants(settings):
+    cell, x = nn.GRUCell(N, M).double(), randn(B, N + M)
+    result = propagate(lambda x: cell(x[:, :N], x[:, N:]), x, Composite(**settings))
+    assert_close(result.out, cell(x[:, :N], x[:, N:]).detach())
 
-    def twin(row):
-        rules = reference.LRP(**how)
+    def reference_row(row):
+        rules = reference.LRP(**settings)
         weights = [part.tolist() for part in (cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh)]
-        R_x, R_h = rules.gru(found.R_out[row].tolist(), x[row, :N].tolist(), x[row, N:].tolist(), *weights)
+        R_x, R_h = rules.gru(result.R_out[row].tolist(), x[row, :N].tolist(), x[row, N:].tolist(), *weights)
         return rules, [*R_x, *R_h]
 
-    by_row(found, twin)
+    assert_rows_equal(result, reference_row)
 
 
-def test_constant_states_of_an_lstm_cell_are_booked_as_the_start():
-    cell, x = nn.LSTMCell(N, M).double(), random(B, N)
-    h, c = random(B, M, seed=3), random(B, M, seed=4)
-    found = traced(lambda x: cell(x, (h, c))[0], x)
-    whole = traced(lambda x: cell(x[:, :N], (x[:, N : N + M], x[:, N + M :]))[0], torch.cat([x, h, c], dim=1))
-    close(found.R, whole.R[:, :N])
-    close(found.start, whole.R[:, N:].sum(dim=1))
-    close(found.absorbed, whole.absorbed)
-    assert found.start.abs().min() > 1e-3
+def test_relevance_of_constant_lstm_states_is_credited_to_initial_state():
+    cell, x = nn.LSTMCell(N, M).double(), randn(B, N)
+    h, c = randn(B, M, seed=3), randn(B, M, seed=4)
+    result = propagate(lambda x: cell(x, (h, c))[0], x)
+    joined = propagate(lambda x: cell(x[:, :N], (x[:, N : N + M], x[:, N + M :]))[0], torch.cat([x, h, c], dim=1))
+    assert_close(result.R, joined.R[:, :N])
+    assert_close(result.initial_state, joined.R[:, N:].sum(dim=1))
+    assert_close(result.absorbed, joined.absorbed)
+    assert result.initial_state.abs().min() > 1e-3
 
 
-def test_softmax_goes_by_its_tangent():
-    x = random(B, N)
-    found = traced(lambda x: x.softmax(dim=-1), x, attention="attnlrp")
+def test_softmax_is_linearised():
+    x = randn(B, N)
+    result = propagate(lambda x: x.softmax(dim=-1), x, attention="attnlrp")
 
-    def twin(row):
+    def reference_row(row):
         rules = reference.LRP()
-        return rules, rules.softmax(found.R_out[row].tolist(), x[row].tolist())
+        return rules, rules.softmax(result.R_out[row].tolist(), x[row].tolist())
 
-    by_row(found, twin)
+    assert_rows_equal(result, reference_row)
 
 
-def test_softmax_over_any_axis_goes_by_its_tangent():
-    x = random(B, N, 2)
-    found = traced(lambda x: x.softmax(dim=1), x, attention="attnlrp")
+def test_softmax_is_linearised_over_any_axis():
+    x = randn(B, N, 2)
+    result = propagate(lambda x: x.softmax(dim=1), x, attention="attnlrp")
 
-    def twin(row):
+    def reference_row(row):
         rules = reference.LRP()
-        columns = [rules.softmax(found.R_out[row, :, k].tolist(), x[row, :, k].tolist()) for k in range(2)]
-        return rules, [list(each) for each in zip(*columns, strict=True)]
+        columns = [rules.softmax(result.R_out[row, :, k].tolist(), x[row, :, k].tolist()) for k in range(2)]
+        return rules, [list(row_values) for row_values in zip(*columns, strict=True)]
 
-    by_row(found, twin)
+    assert_rows_equal(result, reference_row)
 
 
-def test_places_that_softmax_may_not_look_at_change_nothing():
-    x = random(B, N)
-    hidden = torch.tensor([False, True, False, False, True])
-    found = traced(lambda x: x.masked_fill(hidden, -torch.inf).softmax(dim=-1), x, attention="attnlrp")
-    assert not found.R[:, hidden].any()
+def test_masked_positions_of_a_softmax_get_no_relevance():
+    x = randn(B, N)
+    is_masked = torch.tensor([False, True, False, False, True])
+    result = propagate(lambda x: x.masked_fill(is_masked, -torch.inf).softmax(dim=-1), x, attention="attnlrp")
+    assert not result.R[:, is_masked].any()
 
-    def twin(row):
+    def reference_row(row):
         rules = reference.LRP()
-        there = rules.softmax(found.R_out[row, ~hidden].tolist(), x[row, ~hidden].tolist())
+        visible = rules.softmax(result.R_out[row, ~is_masked].tolist(), x[row, ~is_masked].tolist())
         R = torch.zeros(N, dtype=DOUBLE)
-        R[~hidden] = torch.tensor(there, dtype=DOUBLE)
+        R[~is_masked] = torch.tensor(visible, dtype=DOUBLE)
         return rules, R
 
-    by_row(found, twin)
+    assert_rows_equal(result, reference_row)
 
 
-def test_attention_weights_are_constants_in_the_papers_way():
-    x, values = random(B, N), random(N, M, seed=2)
-    found = traced(lambda x: (x.softmax(dim=-1).unsqueeze(-1) * values * x.unsqueeze(-1)).sum(dim=1), x)
-    close(found.R, (x.softmax(dim=-1) * x)[..., None].mul(values).mul((found.R_out / found.out)[:, None]).sum(dim=-1))
+def test_attention_weights_are_constants_by_default():
+    x, values = randn(B, N), randn(N, M, seed=2)
+    result = propagate(lambda x: (x.softmax(dim=-1).unsqueeze(-1) * values * x.unsqueeze(-1)).sum(dim=1), x)
+    assert_close(
+        result.R, (x.softmax(dim=-1) * x)[..., None].mul(values).mul((result.R_out / result.out)[:, None]).sum(dim=-1)
+    )
 
 
 @pytest.mark.parametrize("affine", [True, False])
-def test_a_layer_norm_takes_its_deviation_for_a_constant(affine, how):
-    x = random(B, N)
-    weight, bias = (random(N, seed=2), random(N, seed=3)) if affine else (None, None)
-    found = traced(lambda x: F.layer_norm(x, (N,), weight, bias), x, Composite(**how))
-    close(found.out, F.layer_norm(x, (N,), weight, bias))
+def test_layer_norm_treats_its_standard_deviation_as_a_constant(affine, settings):
+    x = randn(B, N)
+    weight, bias = (randn(N, seed=2), randn(N, seed=3)) if affine else (None, None)
+    result = propagate(lambda x: F.layer_norm(x, (N,), weight, bias), x, Composite(**settings))
+    assert_close(result.out, F.layer_norm(x, (N,), weight, bias))
 
-    def twin(row):
-        rules = reference.LRP(**how)
+    def reference_row(row):
+        rules = reference.LRP(**settings)
         w, b = (weight.tolist(), bias.tolist()) if affine else ([1.0] * N, None)
-        return rules, rules.layer_norm(found.R_out[row].tolist(), x[row].tolist(), w, b)
+        return rules, rules.layer_norm(result.R_out[row].tolist(), x[row].tolist(), w, b)
 
-    by_row(found, twin)
+    assert_rows_equal(result, reference_row)
 
 
-def test_a_batch_norm_that_follows_no_convolution_is_a_linear_layer(how):
-    norm, x = nn.BatchNorm2d(2).double().eval(), random(B, 2, 2, 3)
+def test_batch_norm_without_a_convolution_is_a_linear_layer(settings):
+    norm, x = nn.BatchNorm2d(2).double().eval(), randn(B, 2, 2, 3)
     for seed, part in enumerate((norm.weight, norm.bias, norm.running_mean, norm.running_var)):
-        part.data = random(2, seed=seed).abs() + 0.1
-    found = traced(norm, x, Composite(**how))
-    close(found.out, norm(x).detach())
+        part.data = randn(2, seed=seed).abs() + 0.1
+    result = propagate(norm, x, Composite(**settings))
+    assert_close(result.out, norm(x).detach())
     scale = (norm.weight / (norm.running_var + norm.eps).sqrt()).detach()
     shift = (norm.bias - norm.running_mean * scale).detach()
 
-    def twin(row):
-        rules, R = reference.LRP(**how), torch.zeros(2, 2, 3, dtype=DOUBLE)
+    def reference_row(row):
+        rules, R = reference.LRP(**settings), torch.zeros(2, 2, 3, dtype=DOUBLE)
         for c in range(2):
             W = (torch.eye(3, dtype=DOUBLE) * scale[c]).tolist()
             for r in range(2):  # a relative ε is relative to the last axis
-                of_row = found.R_out[row, c, r].tolist(), x[row, c, r].tolist()
-                R[c, r] = torch.tensor(rules.linear(*of_row, W, [float(shift[c])] * 3), dtype=DOUBLE)
+                image_row = result.R_out[row, c, r].tolist(), x[row, c, r].tolist()
+                R[c, r] = torch.tensor(rules.linear(*image_row, W, [float(shift[c])] * 3), dtype=DOUBLE)
         return rules, R
 
-    by_row(found, twin)
+    assert_rows_equal(result, reference_row)
 
 
 SHAPES = [(B, N), (B, 2, N), (B, 4, 1, 1), (4, 4, 1, 1), (B, 4, 1, N), (B, 1, 1, 1), (1, 4, 3, 3)]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_sums_and_norms_of_any_shape_keep_their_books(shape):
-    x = random(*shape)
-    shift = random(shape[1], *[1] * (len(shape) - 2), seed=3)  # of each channel
+def test_sums_of_any_shape_conserve_relevance(shape):
+    x = randn(*shape)
+    shift = randn(shape[1], *[1] * (len(shape) - 2), seed=3)  # one per channel
     for function in (lambda x: x + 2 * x, lambda x: x + 1.0, lambda x: x + shift, lambda x: x - shift):
-        found = traced(function, x, Composite(epsilon=0.1))
-        close(found.out, function(x))
-        assert found.imbalance < 1e-12
-        assert found.absorbed.abs().min() > 0
+        result = propagate(function, x, Composite(epsilon=0.1))
+        assert_close(result.out, function(x))
+        assert result.conservation_error < 1e-12
+        assert result.absorbed.abs().min() > 0
 
 
-LATER = torch.ones(N, N, dtype=torch.bool).triu(1)
-HIDING = {
-    "masked_fill": lambda x: x.masked_fill(LATER, -torch.inf),
-    "+": lambda x: x + torch.zeros(N, N, dtype=DOUBLE).masked_fill(LATER, -torch.inf),
-    "where": lambda x: torch.where(LATER, -torch.inf, x),
+FUTURE = torch.ones(N, N, dtype=torch.bool).triu(1)
+MASKS = {
+    "masked_fill": lambda x: x.masked_fill(FUTURE, -torch.inf),
+    "+": lambda x: x + torch.zeros(N, N, dtype=DOUBLE).masked_fill(FUTURE, -torch.inf),
+    "where": lambda x: torch.where(FUTURE, -torch.inf, x),
 }
 
 
-@pytest.mark.parametrize("spelling", HIDING)
-def test_places_are_hidden_by_minus_infinity_however_it_is_written(spelling):
-    found = traced(lambda x: HIDING[spelling](x).softmax(dim=-1) * x, random(B, N, N), attention="attnlrp")
-    assert found.R.isfinite().all()
-    assert found.imbalance < 1e-12
+@pytest.mark.parametrize("spelling", MASKS)
+def test_all_spellings_of_masking_by_minus_infinity_conserve_relevance(spelling):
+    result = propagate(lambda x: MASKS[spelling](x).softmax(dim=-1) * x, randn(B, N, N), attention="attnlrp")
+    assert result.R.isfinite().all()
+    assert result.conservation_error < 1e-12
 
 
 ACTIVATIONS = {
@@ -309,28 +315,28 @@ ACTIVATIONS = {
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_an_activation_hands_on_what_it_gets(name):
-    x = 3 * random(B, N)
-    found = traced(ACTIVATIONS[name], x)
-    close(found.out, ACTIVATIONS[name](x))
-    close(found.R, found.R_out, within=1e-12)
-    assert found.R.abs().sum() > 0.1
-    assert not found.absorbed.any()
+def test_activation_passes_its_relevance_on_unchanged(name):
+    x = 3 * randn(B, N)
+    result = propagate(ACTIVATIONS[name], x)
+    assert_close(result.out, ACTIVATIONS[name](x))
+    assert_close(result.R, result.R_out, within=1e-12)
+    assert result.R.abs().sum() > 0.1
+    assert not result.absorbed.any()
 
 
 @pytest.mark.parametrize("gate", [torch.sigmoid, F.hardsigmoid, lambda x: x.clone().sigmoid_()])
-def test_of_a_gate_and_a_signal_the_signal_takes_all(gate):
-    found = traced(lambda x: gate(x[:, :N]) * x[:, N:], random(B, 2 * N))
-    assert not found.R[:, :N].any()
-    close(found.R[:, N:], found.R_out)
+def test_gated_signal_takes_all_relevance(gate):
+    result = propagate(lambda x: gate(x[:, :N]) * x[:, N:], randn(B, 2 * N))
+    assert not result.R[:, :N].any()
+    assert_close(result.R[:, N:], result.R_out)
 
 
-def test_of_a_product_of_two_signals_each_gets_half():
-    x = random(B, N)
-    found = traced(lambda x: x[:, :2] * x[:, 2:4], x)
-    close(found.R[:, :2], found.R_out / 2)
-    close(found.R[:, 2:4], found.R_out / 2)
-    assert not found.R[:, 4].any()
+def test_each_factor_of_a_product_gets_half():
+    x = randn(B, N)
+    result = propagate(lambda x: x[:, :2] * x[:, 2:4], x)
+    assert_close(result.R[:, :2], result.R_out / 2)
+    assert_close(result.R[:, 2:4], result.R_out / 2)
+    assert not result.R[:, 4].any()
 
 
 PRODUCTS = {
@@ -342,64 +348,67 @@ PRODUCTS = {
 
 
 @pytest.mark.parametrize("spelling", PRODUCTS)
-def test_of_a_matrix_product_of_two_signals_each_term_gives_half_to_each_factor(spelling):
-    x = random(B, 2, 3, 3)
-    found = traced(lambda x: PRODUCTS[spelling](x[:, 0], x[:, 1]), x)
+def test_each_factor_of_a_matrix_product_gets_half_of_every_term(spelling):
+    x = randn(B, 2, 3, 3)
+    result = propagate(lambda x: PRODUCTS[spelling](x[:, 0], x[:, 1]), x)
     for row in range(B):
         R = torch.zeros(2, 3, 3, dtype=DOUBLE)
         for i in range(3):
             for k in range(3):
                 for j in range(3):
-                    share = found.R_out[row, i, k] * x[row, 0, i, j] * x[row, 1, j, k] / found.out[row, i, k]
+                    share = result.R_out[row, i, k] * x[row, 0, i, j] * x[row, 1, j, k] / result.out[row, i, k]
                     R[0, i, j] += share / 2
                     R[1, j, k] += share / 2
-        close(found.R[row], R)
+        assert_close(result.R[row], R)
 
 
 @pytest.mark.parametrize("attention", ["constant", "attnlrp"])
-@pytest.mark.parametrize("masked", ["not", "causal", "by truth", "by number"])
-def test_fused_attention_is_explained_as_the_same_written_out(attention, masked):
-    x, T = random(B, 3, 2, 4, N), 4  # queries, keys and values of two heads and four words
-    later = torch.ones(T, T, dtype=torch.bool).triu(1)
+@pytest.mark.parametrize("masked", ["no", "causal", "boolean", "additive"])
+def test_fused_attention_equals_attention_in_plain_operations(attention, masked):
+    x, T = randn(B, 3, 2, 4, N), 4  # queries, keys and values, two heads, four words
+    future = torch.ones(T, T, dtype=torch.bool).triu(1)
     options = {
-        "not": {},
+        "no": {},
         "causal": {"is_causal": True},
-        "by truth": {"attn_mask": ~later},
-        "by number": {"attn_mask": torch.zeros(T, T, dtype=DOUBLE).masked_fill(later, -torch.inf)},
+        "boolean": {"attn_mask": ~future},
+        "additive": {"attn_mask": torch.zeros(T, T, dtype=DOUBLE).masked_fill(future, -torch.inf)},
     }[masked]
 
     def fused(x: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(x[:, 0], x[:, 1], x[:, 2], **options)
 
-    found = traced(fused, x, attention=attention)
-    expected = traced(lambda x: attend(*x.unbind(1), None if masked == "not" else later)[0], x, attention=attention)
-    close(found.out, fused(x))
-    if masked != "by number":  # numbers are added to the energies: a sum more, with its ε
-        close(found.R, expected.R)
-        close(found.absorbed, expected.absorbed)
-    assert found.imbalance < 1e-12
+    result = propagate(fused, x, attention=attention)
+    mask = None if masked == "no" else future
+    expected = propagate(lambda x: scaled_dot_product(*x.unbind(1), mask)[0], x, attention=attention)
+    assert_close(result.out, fused(x))
+    if masked != "additive":  # an additive mask is one more sum, with its ε
+        assert_close(result.R, expected.R)
+        assert_close(result.absorbed, expected.absorbed)
+    assert result.conservation_error < 1e-12
 
 
-def test_constants_that_are_joined_to_a_signal_are_booked_as_the_start():
-    x, token = random(B, 2, N), random(1, 1, N, seed=3)
-    W = random(M, N, seed=4)
-    found = traced(lambda x: F.linear(torch.cat([token.expand(B, -1, -1), x], dim=1), W), x)
-    whole = traced(lambda x: F.linear(x, W), torch.cat([token.expand(B, -1, -1), x], dim=1))
-    close(found.R, whole.R[:, 1:])
-    close(found.start, whole.R[:, 0].sum(dim=-1))
-    close(found.absorbed, whole.absorbed)
+def test_relevance_of_concatenated_constants_is_credited_to_initial_state():
+    x, token = randn(B, 2, N), randn(1, 1, N, seed=3)
+    W = randn(M, N, seed=4)
+    result = propagate(lambda x: F.linear(torch.cat([token.expand(B, -1, -1), x], dim=1), W), x)
+    joined = propagate(lambda x: F.linear(x, W), torch.cat([token.expand(B, -1, -1), x], dim=1))
+    assert_close(result.R, joined.R[:, 1:])
+    assert_close(result.initial_state, joined.R[:, 0].sum(dim=-1))
+    assert_close(result.absorbed, joined.absorbed)
 
 
 SCALED = {
-    "linear": lambda x, by: F.linear(x, by * random(M, 6, seed=1), by * random(M, seed=2)),
-    "sum": lambda x, by: by * x[..., :3] + by * x[..., 3:],
-    "convolution": lambda x, by: F.conv2d(x, by * random(2, 3, 2, 2, seed=1), by * random(2, seed=2)),
+    "linear": lambda x, scale: F.linear(x, scale * randn(M, 6, seed=1), scale * randn(M, seed=2)),
+    "sum": lambda x, scale: scale * x[..., :3] + scale * x[..., 3:],
+    "convolution": lambda x, scale: F.conv2d(x, scale * randn(2, 3, 2, 2, seed=1), scale * randn(2, seed=2)),
 }
 
 
 @pytest.mark.parametrize("layer", SCALED)
-def test_a_relative_epsilon_does_not_care_how_large_the_numbers_are(layer):
-    rules = Composite(epsilon=0.2, relative=True, convolution="epsilon")
-    small, large = (traced(lambda x, by=by: SCALED[layer](x, by), random(B, 3, 4, 6), rules) for by in (1, 1000))
-    close(large.R / 1000, small.R)
-    close(large.absorbed / 1000, small.absorbed)
+def test_relative_epsilon_is_invariant_to_scale(layer):
+    rules = Composite(epsilon=0.2, relative_epsilon=True, convolution="epsilon")
+    small, large = (
+        propagate(lambda x, scale=scale: SCALED[layer](x, scale), randn(B, 3, 4, 6), rules) for scale in (1, 1000)
+    )
+    assert_close(large.R / 1000, small.R)
+    assert_close(large.absorbed / 1000, small.absorbed)

@@ -1,4 +1,4 @@
-"""Captions to score: 1,000 from Flickr8k, and random ones that are full of repeats and ties."""
+"""Captions to score: 1,000 from Flickr8k, and random ones with many repeats and ties."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Corpus = tuple[list[list[str]], list[list[list[str]]]]
 
 
 @pytest.fixture(scope="session")
-def thousand(flickr8k: Path) -> Corpus:
-    """1,000 candidates, half of them of another image, one empty, with 1 to 4 references."""
+def flickr_corpus(flickr8k: Path) -> Corpus:
+    """1,000 candidates, half of them from another image, one empty, with 1 to 4 references."""
     groups: dict[str, list[list[str]]] = defaultdict(list)
     with (flickr8k / "captions.txt").open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -30,7 +30,7 @@ def thousand(flickr8k: Path) -> Corpus:
 
 @pytest.fixture(params=range(5))
 def random_corpus(request: pytest.FixtureRequest) -> Corpus:
-    """Few words, so that n-grams repeat, overlap themselves and clip; some captions are empty or short."""
+    """Captions of few distinct words, so that n-grams repeat, overlap and are clipped; some are empty or short."""
     rng = random.Random(request.param)
 
     def caption() -> list[str]:
@@ -40,10 +40,10 @@ def random_corpus(request: pytest.FixtureRequest) -> Corpus:
 
 
 def lines(corpus: Corpus) -> tuple[dict[int, list[str]], dict[int, list[str]]]:
-    """A corpus as pycocoevalcap takes it: references, then candidates."""
+    """A corpus in the form of pycocoevalcap: references, then candidates."""
     candidates, references = corpus
-    gts = {i: [" ".join(words) for words in group] for i, group in enumerate(references)}
-    return gts, {i: [" ".join(words)] for i, words in enumerate(candidates)}
+    reference_lines = {i: [" ".join(words) for words in group] for i, group in enumerate(references)}
+    return reference_lines, {i: [" ".join(words)] for i, words in enumerate(candidates)}
 
 
 @pytest.fixture(scope="session")

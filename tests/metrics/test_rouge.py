@@ -8,20 +8,20 @@ from saywhy.metrics import RougeL, rouge_l
 
 
 @pytest.mark.data
-def test_rouge_l_equals_pycocoevalcap_on_a_thousand_captions(thousand, as_lines):
+def test_rouge_l_equals_pycocoevalcap_on_1000_captions(flickr_corpus, as_lines):
     theirs = pytest.importorskip("pycocoevalcap.rouge.rouge").Rouge()
-    whole, each = theirs.compute_score(*as_lines(thousand))
-    ours = rouge_l(*thousand)
-    assert ours.rouge_l == pytest.approx(whole, abs=1e-12)
-    np.testing.assert_allclose(ours.per_caption, each, atol=1e-12)
+    expected, expected_per_caption = theirs.compute_score(*as_lines(flickr_corpus))
+    ours = rouge_l(*flickr_corpus)
+    assert ours.rouge_l == pytest.approx(expected, abs=1e-12)
+    np.testing.assert_allclose(ours.per_caption, expected_per_caption, atol=1e-12)
 
 
-def test_rouge_l_equals_its_slow_twin(random_corpus):
+def test_rouge_l_equals_the_reference_implementation(random_corpus):
     candidates, references = random_corpus
-    kept = [i for i, words in enumerate(candidates) if words]
-    candidates, references = [candidates[i] for i in kept], [references[i] for i in kept]
-    twin = reference.rouge_l(candidates, references)
-    np.testing.assert_allclose(rouge_l(candidates, references).per_caption, twin, atol=1e-14)
+    nonempty = [i for i, words in enumerate(candidates) if words]
+    candidates, references = [candidates[i] for i in nonempty], [references[i] for i in nonempty]
+    expected = reference.rouge_l(candidates, references)
+    np.testing.assert_allclose(rouge_l(candidates, references).per_caption, expected, atol=1e-14)
 
 
 def test_precision_and_recall_may_come_from_different_references():
@@ -29,7 +29,7 @@ def test_precision_and_recall_may_come_from_different_references():
     assert rouge_l(["a b c"], [["a b c d e f", "a"]]).rouge_l == pytest.approx(1)
 
 
-def test_a_caption_longer_than_a_machine_word_is_compared_in_full():
+def test_captions_longer_than_64_words_are_compared_completely():
     words = [f"w{i}" for i in range(200)]
     assert rouge_l([words], [[words[::-1]]]).rouge_l == pytest.approx(1 / 200)
     assert rouge_l([words], [[words]]).rouge_l == pytest.approx(1)
@@ -39,7 +39,7 @@ def test_an_empty_candidate_scores_zero():
     assert rouge_l([""], [["a dog"]]).rouge_l == 0
 
 
-def test_batches_add_up_to_the_whole(random_corpus):
+def test_a_score_from_batches_equals_that_of_all_captions(random_corpus):
     candidates, references = random_corpus
     metric = RougeL()
     metric.update(candidates[:5], references[:5])

@@ -1,4 +1,4 @@
-"""Ada-LSTM in the plainest way: numbers in lists, the equations of the paper in their order."""
+"""Ada-LSTM in plain Python: lists of numbers, the equations in the order of the paper."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from reference.soft_attention import dot, linear, sigmoid
 
 
 def plus(*vectors):
-    return [sum(each) for each in zip(*vectors, strict=True)]
+    return [sum(numbers) for numbers in zip(*vectors, strict=True)]
 
 
-def times(one, other):
-    return [x * y for x, y in zip(one, other, strict=True)]
+def times(x, y):
+    return [a * b for a, b in zip(x, y, strict=True)]
 
 
 def tanh(vector):
@@ -29,14 +29,14 @@ def weighted(shares, vectors):
     return plus(*([share * x for x in vector] for share, vector in zip(shares, vectors, strict=True)))
 
 
-def project(weights, places):
+def project(weights, features):
     """I_k = ReLU(W a_k + b), and I_g, their mean."""
-    vectors = [[max(0.0, x) for x in linear(weights["W.weight"], a, weights["W.bias"])] for a in places]
+    vectors = [[max(0.0, x) for x in linear(weights["W.weight"], a, weights["W.bias"])] for a in features]
     return vectors, [x / len(vectors) for x in plus(*vectors)]
 
 
 def lstm(weights, name, x, h, m):
-    """The gates i, f, g, o: each its own rows of the two matrices. Both biases count, once."""
+    """The gates i, f, g, o, each with its rows of the two matrices and of both biases."""
     n = len(h)
 
     def gate(number):
@@ -51,7 +51,7 @@ def lstm(weights, name, x, h, m):
 
 
 class AdaLSTM:
-    """One image at a time. `weights` are the fast captioner's own, by name, as nested lists."""
+    """One image at a time. `weights` is the captioner's state dict as nested lists."""
 
     def __init__(self, weights):
         self.weights = weights
@@ -60,18 +60,18 @@ class AdaLSTM:
         return linear(self.weights[f"{name}.weight"], vector)
 
     def energy(self, name, vector, h):
-        """w_a · tanh(W vector + W_g h), by eq. (6) for a place and by (7) for the sentinel."""
+        """w_a · tanh(W vector + W_g h), eq. (6) for a feature, (7) for the sentinel."""
         return dot(self.weights["w_a.weight"][0], tanh(plus(self.of(name, vector), self.of("W_g", h))))
 
-    def __call__(self, places, words):
-        """Logits, α and β after each of these words, for an image with these features and no others."""
+    def __call__(self, features, words):
+        """Logits, α and β after each word."""
         w = self.weights
-        I, I_g = project(w, places)  # noqa: E741
+        I, I_g = project(w, features)  # noqa: E741
         h = m = h2 = m2 = [0.0] * len(I_g)
         steps = []
         for word in words:
             x = [*h2, *I_g, *w["E.weight"][word]]
-            gate = [sigmoid(each) for each in plus(self.of("W_x", x), self.of("W_h", h))]  # h is still the one before
+            gate = [sigmoid(e) for e in plus(self.of("W_x", x), self.of("W_h", h))]  # the previous h
             h, m = lstm(w, "lstm", x, h, m)
             s = times(gate, tanh(m))
             a = [self.energy("W_I", vector, h) for vector in I]

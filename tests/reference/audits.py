@@ -1,4 +1,4 @@
-"""What audits measure in the plainest way: loops over pairs, draws and pixels."""
+"""The measures of audits, computed slowly: loops over pairs, samples and pixels."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ def mean(values):
 
 
 def auc(scores, truth, weights=None):
-    """Every true item meets every false one; an item that counts twice meets them twice."""
+    """Compare every true item with every false one; items count as often as their weights say."""
     weights = [1] * len(scores) if weights is None else weights
-    won = met = 0.0
-    for s, is_supported, w in zip(scores, truth, weights, strict=True):
+    wins = pairs = 0.0
+    for s, is_true, w in zip(scores, truth, weights, strict=True):
         for t, other_is_true, v in zip(scores, truth, weights, strict=True):
-            if is_supported and not other_is_true:
-                met += w * v
-                won += w * v * (1.0 if s > t else 0.5 if s == t else 0.0)
-    return won / met if met else math.nan
+            if is_true and not other_is_true:
+                pairs += w * v
+                wins += w * v * (1.0 if s > t else 0.5 if s == t else 0.0)
+    return wins / pairs if pairs else math.nan
 
 
-def bootstrap(statistic, items, images, draws, seed):
-    """The statistic of each draw: as many images as there are, with replacement, and all items of each."""
+def bootstrap(statistic, items, images, samples, seed):
+    """The statistic of each sample: as many images as there are, with replacement, and all items of each."""
     by_image = {}
     for item, image in zip(items, images, strict=True):
         by_image.setdefault(image, []).append(item)
     rng = random.Random(seed)
-    found = []
-    for _ in range(draws):
+    values = []
+    for _ in range(samples):
         drawn = rng.choices(list(by_image), k=len(by_image))
-        found.append(statistic([item for image in drawn for item in by_image[image]]))
-    return found
+        values.append(statistic([item for image in drawn for item in by_image[image]]))
+    return values
 
 
 def quantile(values, share):
-    """Between the two nearest of the sorted values, in proportion."""
+    """Linear interpolation between the two nearest of the sorted values."""
     values = sorted(values)
-    place = share * (len(values) - 1)
-    below = min(int(place), len(values) - 2)
-    return values[below] + (place - below) * (values[below + 1] - values[below])
+    position = share * (len(values) - 1)
+    below = min(int(position), len(values) - 2)
+    return values[below] + (position - below) * (values[below + 1] - values[below])
 
 
 def expected_calibration_error(predicted, truth, bins):
@@ -59,20 +59,20 @@ def expected_calibration_error(predicted, truth, bins):
 
 
 def ranks(values):
-    """How many are lower, and half of the others that are equal."""
+    """The number of lower values, plus half the number of other equal ones."""
     return [sum(other < value for other in values) + (values.count(value) - 1) / 2 for value in values]
 
 
 def rank_correlation(one, other):
     x, y = ranks(one), ranks(other)
-    x, y = [each - mean(x) for each in x], [each - mean(y) for each in y]
-    sizes = math.sqrt(sum(each**2 for each in x) * sum(each**2 for each in y))
-    return sum(a * b for a, b in zip(x, y, strict=True)) / sizes if sizes else math.nan
+    x, y = [rank - mean(x) for rank in x], [rank - mean(y) for rank in y]
+    norms = math.sqrt(sum(rank**2 for rank in x) * sum(rank**2 for rank in y))
+    return sum(a * b for a, b in zip(x, y, strict=True)) / norms if norms else math.nan
 
 
-def box_mask(boxes, size, region, side):
-    """Each pixel's centre is laid back onto the image of (width, height), of which the square shows `region`."""
-    left, top, right, bottom = region
+def box_mask(boxes, size, crop, side):
+    """Map each pixel's centre back to the image of (width, height), of which the pixels show the crop."""
+    left, top, right, bottom = crop
     mask = [[False] * side for _ in range(side)]
     for i in range(side):
         for j in range(side):
@@ -83,31 +83,31 @@ def box_mask(boxes, size, region, side):
 
 
 def shares(E, mask):
-    """(23) and (24) of Sun et al. 2021, of what is positive and of what is negative."""
-    found = []
+    """(23) and (24) of Sun et al. 2021, of the positive and of the negative values."""
+    values = []
     for sign in (1, -1):
-        inside = whole = 0.0
-        for row, marks in zip(E, mask, strict=True):
-            for e, mark in zip(row, marks, strict=True):
+        inside = total = 0.0
+        for row, mask_row in zip(E, mask, strict=True):
+            for e, is_inside in zip(row, mask_row, strict=True):
                 amount = max(sign * e, 0.0)
-                whole += amount
-                inside += amount if mark else 0.0
-        found.append(inside / whole if whole else math.nan)
-    return found
+                total += amount
+                inside += amount if is_inside else 0.0
+        values.append(inside / total if total else math.nan)
+    return values
 
 
 def points(E, mask):
-    """Look for a higher pixel from left to right and from top to bottom."""
-    best, hit = -math.inf, False
-    for row, marks in zip(E, mask, strict=True):
-        for e, mark in zip(row, marks, strict=True):
-            if e > best:
-                best, hit = e, mark
+    """Search the highest pixel from left to right and from top to bottom."""
+    highest, hit = -math.inf, False
+    for row, mask_row in zip(E, mask, strict=True):
+        for e, is_inside in zip(row, mask_row, strict=True):
+            if e > highest:
+                highest, hit = e, is_inside
     return hit
 
 
 def patch_sums(E, patch):
-    """Patches in reading order; those at the far edges have what is left."""
+    """Sums row by row of patches; patches at the right and bottom edges may be smaller."""
     side = len(E)
     return [
         sum(E[i][j] for i in range(top, min(top + patch, side)) for j in range(left, min(left + patch, side)))
@@ -116,14 +116,14 @@ def patch_sums(E, patch):
     ]
 
 
-def masked(pixels, chosen, patch, colour):
-    """An image (3, S, S) in lists, whose chosen patches have this colour."""
+def mask_patches(pixels, selected, patch, colour):
+    """An image (3, S, S), as lists, with this colour in the selected patches."""
     side = len(pixels[0])
     across = math.ceil(side / patch)
     return [
         [
             [
-                colour[channel] if chosen[(i // patch) * across + j // patch] else pixels[channel][i][j]
+                colour[channel] if selected[(i // patch) * across + j // patch] else pixels[channel][i][j]
                 for j in range(side)
             ]
             for i in range(side)
@@ -132,20 +132,20 @@ def masked(pixels, chosen, patch, colour):
     ]
 
 
-def highest(values, count, chance):
-    """Take the largest that is left, so many times; of equal ones that of the higher chance."""
-    chosen = [False] * len(values)
+def select_highest(values, count, tie_break):
+    """Select the highest remaining value, `count` times; of equal ones that with the higher tie break."""
+    selected = [False] * len(values)
     for _ in range(min(count, len(values))):
-        left = [i for i in range(len(values)) if not chosen[i]]
-        best = left[0]
-        for i in left:
-            if (values[i], chance[i]) > (values[best], chance[best]):
+        remaining = [i for i in range(len(values)) if not selected[i]]
+        best = remaining[0]
+        for i in remaining:
+            if (values[i], tie_break[i]) > (values[best], tie_break[best]):
                 best = i
-        chosen[best] = True
-    return chosen
+        selected[best] = True
+    return selected
 
 
 def area(shares, values):
-    """Under straight lines from point to point."""
+    """The area under straight lines between the points."""
     pairs = list(zip(shares, values, strict=True))
     return sum((b - a) * (p + q) / 2 for (a, p), (b, q) in itertools.pairwise(pairs))

@@ -1,4 +1,4 @@
-"""Decoding in the plainest way: every caption there is, or lists of captions that are sorted."""
+"""Decoding in the plainest way: all captions by brute force, and beam search over sorted Python lists."""
 
 from __future__ import annotations
 
@@ -12,67 +12,70 @@ from saywhy.data.vocabulary import END, PAD, START, UNK
 
 @dataclass(frozen=True)
 class Unfinished:
-    """Some words, their log-probabilities, and the log-probabilities of every next word."""
+    """The tokens so far, their log-probabilities, and the log-probability of each possible next token."""
 
-    words: tuple[int, ...]
+    tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
     next_logprobs: dict[int, float]
     state: object
 
 
-def beginning(captioner, features):
-    """Nothing said yet, of one image."""
+def empty_caption(captioner, features):
+    """The caption of one image before its first word."""
     return _after(captioner, (), (), START, captioner.start(features))
 
 
-def extended(captioner, before, word):
-    logprobs = (*before.logprobs, before.next_logprobs[word])
-    return _after(captioner, (*before.words, word), logprobs, word, before.state)
+def extended(captioner, caption, token):
+    logprobs = (*caption.logprobs, caption.next_logprobs[token])
+    return _after(captioner, (*caption.tokens, token), logprobs, token, caption.state)
 
 
-def _after(captioner, words, logprobs, last, state):
+def _after(captioner, tokens, logprobs, last, state):
     step = captioner.step(torch.tensor([last]), state)
     logits = step.logits[0].double().tolist()
-    speakable = [number for number in range(len(logits)) if number not in (PAD, START, UNK)]
-    highest = max(logits[number] for number in speakable)
-    total = highest + math.log(sum(math.exp(logits[number] - highest) for number in speakable))
-    return Unfinished(words, logprobs, {number: logits[number] - total for number in speakable}, step.state)
+    allowed = [token for token in range(len(logits)) if token not in (PAD, START, UNK)]
+    highest = max(logits[token] for token in allowed)
+    total = highest + math.log(sum(math.exp(logits[token] - highest) for token in allowed))
+    return Unfinished(tokens, logprobs, {token: logits[token] - total for token in allowed}, step.state)
 
 
-def every_caption(captioner, features, max_words):
+def all_captions(captioner, features, max_words):
     """All captions of one to `max_words` words of one image, with T + 1 log-probabilities each."""
-    found, unfinished = {}, [beginning(captioner, features)]
+    finished, unfinished = {}, [empty_caption(captioner, features)]
     for _ in range(max_words):
         unfinished = [
-            extended(captioner, before, word) for before in unfinished for word in before.next_logprobs if word != END
+            extended(captioner, caption, token)
+            for caption in unfinished
+            for token in caption.next_logprobs
+            if token != END
         ]
-        for each in unfinished:
-            found[each.words] = (*each.logprobs, each.next_logprobs[END])
-    return found
+        for caption in unfinished:
+            finished[caption.tokens] = (*caption.logprobs, caption.next_logprobs[END])
+    return finished
 
 
-def rank(logprobs, length):
-    return sum(logprobs) / len(logprobs) ** length
+def score(logprobs, length_penalty):
+    return sum(logprobs) / len(logprobs) ** length_penalty
 
 
-def best_caption(captions, length, min_words, max_words):
+def best_caption(captions, length_penalty, min_words, max_words):
     """The best of all captions, and its score."""
-    fitting = {words: logprobs for words, logprobs in captions.items() if min_words <= len(words) <= max_words}
-    words = max(fitting, key=lambda words: rank(fitting[words], length))
-    return words, rank(fitting[words], length)
+    allowed = {tokens: logprobs for tokens, logprobs in captions.items() if min_words <= len(tokens) <= max_words}
+    best = max(allowed, key=lambda tokens: score(allowed[tokens], length_penalty))
+    return best, score(allowed[best], length_penalty)
 
 
-def beam_search(captioner, features, beam, length, min_words, max_words):
-    """The best caption of one image: `beam` unfinished captions to the very end, never stopping early."""
-    unfinished, finished = [beginning(captioner, features)], []
+def beam_search(captioner, features, beam, length_penalty, min_words, max_words):
+    """The best caption of one image: `beam` unfinished captions up to `max_words`, without stopping early."""
+    unfinished, finished = [empty_caption(captioner, features)], []
     for words in range(max_words + 1):
-        for each in unfinished:
+        for caption in unfinished:
             if words >= min_words:
-                logprobs = (*each.logprobs, each.next_logprobs[END])
-                finished.append((rank(logprobs, length), each.words))
+                logprobs = (*caption.logprobs, caption.next_logprobs[END])
+                finished.append((score(logprobs, length_penalty), caption.tokens))
         if words < max_words:
-            longer = [(each, word) for each in unfinished for word in each.next_logprobs if word != END]
+            longer = [(caption, token) for caption in unfinished for token in caption.next_logprobs if token != END]
             longer.sort(key=lambda pair: -(sum(pair[0].logprobs) + pair[0].next_logprobs[pair[1]]))
-            unfinished = [extended(captioner, before, word) for before, word in longer[:beam]]
-    score, best = max(finished)
-    return best, score
+            unfinished = [extended(captioner, caption, token) for caption, token in longer[:beam]]
+    best_score, best = max(finished)
+    return best, best_score

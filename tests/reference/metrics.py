@@ -1,4 +1,4 @@
-"""The metrics in the plainest way: loops, floats, straight from the equations. Slow, and meant to be read."""
+"""The metrics in the plainest way, with loops that follow the equations. Slow, written to be read."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def bleu(candidates, references):
     return [value * penalty for value in plain], plain
 
 
-def longest_common_subsequence(one, other):
+def longest_common_subsequence(first, second):
     """Dynamic programming over all prefixes."""
     table = {}
-    for i in range(len(one) + 1):
-        for j in range(len(other) + 1):
+    for i in range(len(first) + 1):
+        for j in range(len(second) + 1):
             if i == 0 or j == 0:
                 table[i, j] = 0
-            elif one[i - 1] == other[j - 1]:
+            elif first[i - 1] == second[j - 1]:
                 table[i, j] = table[i - 1, j - 1] + 1
             else:
                 table[i, j] = max(table[i - 1, j], table[i, j - 1])
-    return table[len(one), len(other)]
+    return table[len(first), len(second)]
 
 
 def rouge_l(candidates, references, beta=1.2):
@@ -56,12 +56,14 @@ def rouge_l(candidates, references, beta=1.2):
 
 
 def cider(candidates, references, documents=None):
-    """CIDEr-D of each caption; `documents`: the reference groups to count document frequencies in."""
+    """CIDEr-D of each caption; `documents` are the reference groups in which document frequencies are counted."""
     documents = references if documents is None else documents
-    return [_cider_of_one(c, group, documents) for c, group in zip(candidates, references, strict=True)]
+    return [
+        _cider_of_image(candidate, group, documents) for candidate, group in zip(candidates, references, strict=True)
+    ]
 
 
-def _cider_of_one(candidate, group, documents):
+def _cider_of_image(candidate, group, documents):
     total = 0.0
     for reference in group:
         difference = max(0, len(candidate) - 1) - max(0, len(reference) - 1)

@@ -1,4 +1,4 @@
-"""MH-FC in the plainest way: numbers in lists, one word and one head at a time."""
+"""MH-FC in plain Python: lists of numbers, one word and one head at a time."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from reference.soft_attention import dot, linear, sigmoid
 
 
 class MHFC:
-    """One image at a time. `weights` are the fast captioner's own, by name, as nested lists."""
+    """One image at a time. `weights` is the captioner's state dict as nested lists."""
 
     def __init__(self, weights, heads):
         self.weights = weights
         self.heads = heads
 
-    def __call__(self, places, words):
-        """Logits, α of each head and the mean of the gate after each of these words."""
+    def __call__(self, features, words):
+        """Logits, α of each head and the mean of the gate after each word."""
         w = self.weights
-        I, I_g = project(w, places)  # noqa: E741
+        I, I_g = project(w, features)  # noqa: E741
         K = [linear(w["W_k.weight"], vector) for vector in I]
         V = [linear(w["W_v.weight"], vector) for vector in I]
         width = len(I_g) // self.heads

@@ -1,4 +1,4 @@
-"""What training minimises, word by word."""
+"""The training loss, computed word by word."""
 
 from __future__ import annotations
 
@@ -10,27 +10,35 @@ PAD = 0
 
 
 def log_softmax(logits):
-    highest = max(logits)
-    total = highest + math.log(sum(math.exp(x - highest) for x in logits))
+    largest = max(logits)
+    total = largest + math.log(sum(math.exp(x - largest) for x in logits))
     return [x - total for x in logits]
 
 
-def log_likelihood(logits, alpha, wanted, smoothing=0.0, penalty=0.0, taught=None, distil=0.0):
-    """The four sums over captions: loss, −log p, words, captions. `taught` are the teachers' mean probabilities."""
+def caption_loss(logits, alpha, targets, smoothing=0.0, penalty=0.0, taught=None, distil=0.0, has_image=None):
+    """The four sums over captions: loss, −log p, words, captions.
+
+    `taught` are the teachers' mean probabilities; they and the penalty apply to captions with an image only.
+    """
     loss = log_loss = 0.0
     words = captions = 0
-    for n, caption in enumerate(wanted):
-        spoken = [word != PAD for word in caption]
+    for n, caption in enumerate(targets):
+        with_image = has_image is None or has_image[n]
+        mask = [word != PAD for word in caption]
         for t, word in enumerate(caption):
             if word == PAD:
                 continue
             log_p = log_softmax(logits[n][t])
-            own = (1 - smoothing) * -log_p[word] + smoothing * -sum(log_p) / len(log_p)
-            theirs = -sum(p * q for p, q in zip(taught[n][t], log_p, strict=True)) if taught else 0.0
-            loss += (1 - distil) * own + distil * theirs
+            caption_term = (1 - smoothing) * -log_p[word] + smoothing * -sum(log_p) / len(log_p)
+            if taught and with_image:
+                teacher_term = -sum(p * q for p, q in zip(taught[n][t], log_p, strict=True))
+                loss += (1 - distil) * caption_term + distil * teacher_term
+            else:
+                loss += caption_term
             log_loss -= log_p[word]
             words += 1
-        if any(spoken):
+        if any(mask):
             captions += 1
-            loss += penalty * doubly_stochastic([alpha[n]], [spoken])[0]
+            if with_image:
+                loss += penalty * doubly_stochastic([alpha[n]], [mask])[0]
     return loss, log_loss, words, captions

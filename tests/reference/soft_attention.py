@@ -1,4 +1,4 @@
-"""Show, attend and tell in the plainest way: numbers in lists, one place and one gate at a time."""
+"""Show, attend and tell in plain Python: lists of numbers, one feature and one gate at a time."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ def sigmoid(x):
     return 1 / (1 + math.exp(-x))
 
 
-def dot(one, other):
-    return sum(a * b for a, b in zip(one, other, strict=True))
+def dot(x, y):
+    return sum(a * b for a, b in zip(x, y, strict=True))
 
 
 def linear(matrix, vector, bias=None):
@@ -19,7 +19,7 @@ def linear(matrix, vector, bias=None):
 
 
 class SoftAttention:
-    """One image at a time. `weights` are the fast captioner's own, by name, as nested lists."""
+    """One image at a time. `weights` is the captioner's state dict as nested lists."""
 
     def __init__(self, weights, score):
         self.weights = weights
@@ -33,7 +33,7 @@ class SoftAttention:
 
     def energy(self, a, h):
         w = self.weights
-        if self.score == "bilinear":  # a · (W h), where the fast one has Wᵀ a in its layer
+        if self.score == "bilinear":  # a · (W h), where the captioner computes Wᵀ a
             transposed = list(zip(*w["score.of_annotation.weight"], strict=True))
             return dot(a, linear(transposed, h))
         of_annotation = linear(w["score.of_annotation.weight"], a, w["score.of_annotation.bias"])
@@ -41,7 +41,7 @@ class SoftAttention:
         return dot(w["score.v.weight"][0], [math.tanh(x + y) for x, y in zip(of_annotation, of_hidden, strict=True)])
 
     def lstm(self, x, h, c):
-        """The gates i, f, g, o: each its own rows of the two matrices."""
+        """The gates i, f, g, o, each with its rows of the two matrices."""
         w, n = self.weights, len(h)
 
         def gate(number):
@@ -55,17 +55,17 @@ class SoftAttention:
         c = [f[k] * c[k] + i[k] * g[k] for k in range(n)]
         return [o[k] * math.tanh(c[k]) for k in range(n)], c
 
-    def __call__(self, places, words):
-        """Logits, α and β after each of these words, for an image with these features."""
-        w, width = self.weights, len(places[0])
-        mean = [sum(a[d] for a in places) / len(places) for d in range(width)]
+    def __call__(self, features, words):
+        """Logits, α and β after each word."""
+        w, width = self.weights, len(features[0])
+        mean = [sum(a[d] for a in features) / len(features) for d in range(width)]
         h, c = self.mlp("h0", mean), self.mlp("c0", mean)
         steps = []
         for word in words:
-            exponentials = [math.exp(self.energy(a, h)) for a in places]
+            exponentials = [math.exp(self.energy(a, h)) for a in features]
             alpha = [e / sum(exponentials) for e in exponentials]
             beta = sigmoid(dot(w["gate.weight"][0], h) + w["gate.bias"][0])
-            z = [beta * sum(alpha[i] * places[i][d] for i in range(len(places))) for d in range(width)]
+            z = [beta * sum(alpha[i] * features[i][d] for i in range(len(features))) for d in range(width)]
             y = w["E.weight"][word]
             h, c = self.lstm([*y, *z], h, c)
             of_h, of_z = linear(w["L_h.weight"], h, w["L_h.bias"]), linear(w["L_z.weight"], z)
@@ -74,12 +74,12 @@ class SoftAttention:
         return steps
 
 
-def doubly_stochastic(alpha, spoken):
-    """Σ_i (1 − Σ_t α_ti)² over the words that are spoken, for each caption."""
+def doubly_stochastic(alpha, mask):
+    """Σ_i (1 − Σ_t α_ti)² of each caption, over the words where the mask is true."""
     penalties = []
-    for looks, said in zip(alpha, spoken, strict=True):
+    for rows, words in zip(alpha, mask, strict=True):
         penalty = 0.0
-        for i in range(len(looks[0])):
-            penalty += (1 - sum(look[i] for look, is_word in zip(looks, said, strict=True) if is_word)) ** 2
+        for i in range(len(rows[0])):
+            penalty += (1 - sum(row[i] for row, is_word in zip(rows, words, strict=True) if is_word)) ** 2
         penalties.append(penalty)
     return penalties

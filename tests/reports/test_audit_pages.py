@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from saywhy.cli import app
 from saywhy.errors import UserError
 from saywhy.reports.audit_pages import write_pages
-from saywhy.reports.results_page import page
+from saywhy.reports.results_page import results_page
 from saywhy.viz.plots import spread_out
 
 pytest.importorskip("matplotlib")
@@ -403,10 +403,10 @@ def scored(folder: Path) -> Path:
 
 def test_audits_are_not_taken_for_scores_even_if_damaged(tmp_path):
     folder = scored(tmp_path / "results")
-    before = page(folder)
+    before = results_page(folder)
     (folder / "audit-m-risk.json").write_text(json.dumps(audit("risk", "m")))
     (folder / "audit-m-sanity.json").write_text("{")
-    assert page(folder) == before
+    assert results_page(folder) == before
 
 
 def test_the_command_writes_both_or_the_audits_alone(tmp_path):

@@ -1,4 +1,4 @@
-"""Recipes: read whole, or refused in a line that says which key."""
+"""Recipes are read completely, or refused in one line that names the key."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from saywhy.encoders.catalogue import encoders
+from saywhy.encoders.registry import encoders
 from saywhy.errors import UserError
 from saywhy.training.recipe import Recipe, from_table, read_recipe
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
 
 
-def written(folder: Path, text: str) -> Path:
+def write_recipe(folder: Path, text: str) -> Path:
     path = folder / "recipe.toml"
     path.write_text(text, encoding="utf-8")
     return path
@@ -31,7 +31,7 @@ def refusal(path: Path, **changes) -> str:
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_every_recipe_of_the_repository_loads(path):
+def test_every_recipe_of_the_repository_is_valid(path):
     assert read_recipe(path).name
 
 
@@ -43,25 +43,25 @@ STUDY = [path for path in RECIPES if path.stem.startswith("flickr8k-encoder-")]
 LITE2 = ["hard", "ada-lstm", "mh-fc", "coca-bottleneck", "coca-attention"]
 
 
-def without(recipe: Recipe, *places: str) -> dict:
-    """A recipe as a table, less what stands at these places, such as "training.lr"."""
+def without(recipe: Recipe, *keys: str) -> dict:
+    """A recipe as a table, without these keys, such as "training.lr"."""
     table = asdict(recipe)
-    for place in places:
-        *tables, key = place.split(".")
+    for path in keys:
+        *names, key = path.split(".")
         inner = table
-        for each in tables:
-            inner = inner[each]
+        for name in names:
+            inner = inner[name]
         del inner[key]
     return table
 
 
-def test_a_recipe_is_named_after_its_file_but_for_the_shipped_model():
-    named = {path.stem: read_recipe(path).name for path in RECIPES}
-    assert named.pop("flickr8k-soft-distilled") == "soft-attention-flickr8k"
-    assert all(stem == name for stem, name in named.items())
+def test_every_recipe_is_named_after_its_file_except_that_of_the_shipped_model():
+    names = {path.stem: read_recipe(path).name for path in RECIPES}
+    assert names.pop("flickr8k-soft-distilled") == "soft-attention-flickr8k"
+    assert all(stem == name for stem, name in names.items())
 
 
-def test_the_encoder_study_differs_in_the_encoder_alone_at_its_own_size():
+def test_recipes_of_the_encoder_study_differ_in_the_encoder_and_its_input_size_only():
     recipes = [read_recipe(path) for path in STUDY]
     assert len({recipe.encoder.name for recipe in recipes}) == len(recipes) == 12
     tables = [without(recipe, "name", "encoder.name", "preprocessing.size") for recipe in recipes]
@@ -73,7 +73,7 @@ def test_the_encoder_study_differs_in_the_encoder_alone_at_its_own_size():
 
 
 @pytest.mark.parametrize("name", LITE2)
-def test_the_architectures_over_lite2_differ_from_soft_attention_in_the_captioner_the_penalty_and_epochs_alone(name):
+def test_recipes_over_lite2_differ_from_soft_attention_in_the_captioner_the_penalty_and_the_epochs_only(name):
     soft = read_recipe(RECIPES[0].parent / "flickr8k-soft.toml")
     other = read_recipe(RECIPES[0].parent / f"flickr8k-{name}.toml")
     differing = ("name", "captioner", "training.doubly_stochastic", "training.epochs", "training.evaluate_every")
@@ -83,7 +83,7 @@ def test_the_architectures_over_lite2_differ_from_soft_attention_in_the_captione
 
 
 @pytest.mark.parametrize("name", ["ada-lstm", "mh-fc"])
-def test_oracle_regions_and_vgg16_change_only_what_they_say(name):
+def test_recipes_with_oracle_regions_and_vgg16_differ_only_in_these(name):
     lite2, regions, vgg16 = (
         read_recipe(RECIPES[0].parent / f"flickr8k-{name}{ending}.toml") for ending in ("", "-regions", "-vgg16")
     )
@@ -92,9 +92,9 @@ def test_oracle_regions_and_vgg16_change_only_what_they_say(name):
     assert without(vgg16, *differing) == without(lite2, *differing)
 
 
-def test_what_is_left_out_has_its_default(tmp_path):
-    assert read_recipe(written(tmp_path, "")) == Recipe()
-    recipe = read_recipe(written(tmp_path, "seed = 3\n[training]\nlr = 1\n[augmentation]\nscale = [0.5, 1]\n"))
+def test_keys_that_are_left_out_have_their_defaults(tmp_path):
+    assert read_recipe(write_recipe(tmp_path, "")) == Recipe()
+    recipe = read_recipe(write_recipe(tmp_path, "seed = 3\n[training]\nlr = 1\n[augmentation]\nscale = [0.5, 1]\n"))
     assert recipe.seed == 3
     assert recipe.training.lr == 1.0
     assert recipe.training.epochs == Recipe().training.epochs
@@ -102,26 +102,26 @@ def test_what_is_left_out_has_its_default(tmp_path):
     assert recipe.augmentation.scale == (0.5, 1.0)
 
 
-def test_settings_of_a_captioner_stand_beside_its_name(tmp_path):
-    recipe = read_recipe(written(tmp_path, '[captioner]\nname = "soft-attention"\nhidden = 8\ntie = true\n'))
+def test_settings_of_a_captioner_are_beside_its_name(tmp_path):
+    recipe = read_recipe(write_recipe(tmp_path, '[captioner]\nname = "soft-attention"\nhidden = 8\ntie = true\n'))
     assert recipe.captioner.settings == {"hidden": 8, "tie": True}
-    assert read_recipe(written(tmp_path, "[captioner]\nhidden = 8\n")).captioner.name == "soft-attention"
+    assert read_recipe(write_recipe(tmp_path, "[captioner]\nhidden = 8\n")).captioner.name == "soft-attention"
 
 
-def test_a_recipe_survives_json():
+def test_a_recipe_is_the_same_after_json():
     recipe = from_table({"augmentation": {}, "captioner": {"hidden": 8}, "vocabulary": {"min_count": 2, "size": 9}})
     assert from_table(json.loads(json.dumps(asdict(recipe)))) == recipe
 
 
-def test_changes_go_over_what_the_file_says(tmp_path):
-    path = written(tmp_path, 'seed = 1\n[encoder]\nname = "vgg16"\nlr = 0.5\n')
+def test_changes_replace_values_of_the_file(tmp_path):
+    path = write_recipe(tmp_path, 'seed = 1\n[encoder]\nname = "vgg16"\nlr = 0.5\n')
     recipe = read_recipe(path, seed=2, encoder={"weights": "none"}, training={"epochs": 1})
     assert (recipe.seed, recipe.encoder.name, recipe.encoder.lr) == (2, "vgg16", 0.5)
     assert (recipe.encoder.weights, recipe.training.epochs) == ("none", 1)
 
 
 @pytest.mark.parametrize(
-    ("text", "key", "near"),
+    ("text", "key", "similar"),
     [
         ("sead = 1", "sead", "seed"),
         ("[trainning]", "trainning", "training"),
@@ -134,10 +134,10 @@ def test_changes_go_over_what_the_file_says(tmp_path):
         ("[decoding]\nbeem = 3", "decoding.beem", "beam"),
     ],
 )
-def test_an_unknown_key_is_named_with_the_nearest(tmp_path, text, key, near):
-    line = refusal(written(tmp_path, text))
+def test_an_unknown_key_is_refused_with_the_most_similar_one(tmp_path, text, key, similar):
+    line = refusal(write_recipe(tmp_path, text))
     assert f"'{key}'" in line
-    assert f'did you mean "{near}"?' in line
+    assert f'did you mean "{similar}"?' in line
 
 
 @pytest.mark.parametrize(
@@ -164,8 +164,8 @@ def test_an_unknown_key_is_named_with_the_nearest(tmp_path, text, key, near):
         ('[decoding]\nbeam = "wide"', "decoding.beam"),
     ],
 )
-def test_a_value_of_another_type_is_refused_by_name(tmp_path, text, key):
-    assert f"'{key}' must be" in refusal(written(tmp_path, text))
+def test_a_value_of_the_wrong_type_is_refused_with_its_key(tmp_path, text, key):
+    assert f"'{key}' must be" in refusal(write_recipe(tmp_path, text))
 
 
 @pytest.mark.parametrize(
@@ -181,30 +181,31 @@ def test_a_value_of_another_type_is_refused_by_name(tmp_path, text, key):
         ("[decoding]\nbeam = 0", "beam = 0"),
     ],
 )
-def test_a_value_that_is_none_of_the_known_is_refused_with_them(tmp_path, text, word):
-    assert word in refusal(written(tmp_path, text))
+def test_an_unknown_name_is_refused_with_the_known_ones(tmp_path, text, word):
+    assert word in refusal(write_recipe(tmp_path, text))
 
 
-def test_a_missing_file_a_folder_and_what_is_not_toml_are_refused(tmp_path):
-    assert "no such recipe" in refusal(tmp_path / "gone.toml")
+def test_a_missing_file_a_folder_and_text_that_is_not_toml_are_refused(tmp_path):
+    assert "no such recipe" in refusal(tmp_path / "missing.toml")
     assert "cannot be read" in refusal(tmp_path)
-    assert "not TOML" in refusal(written(tmp_path, "seed = = 1"))
-    assert "not TOML" in refusal(written(tmp_path, "seed = 1\nseed = 2"))
+    assert "not TOML" in refusal(write_recipe(tmp_path, "seed = = 1"))
+    assert "not TOML" in refusal(write_recipe(tmp_path, "seed = 1\nseed = 2"))
+    assert "nested too deeply" in refusal(write_recipe(tmp_path, "seed = " + "[" * 100_000))
     (tmp_path / "recipe.toml").write_bytes(b'name = "\xff"')
     assert "not TOML" in refusal(tmp_path / "recipe.toml")
 
 
 def test_changes_are_checked_like_the_file(tmp_path):
-    path = written(tmp_path, "encoder = 3")
+    path = write_recipe(tmp_path, "encoder = 3")
     assert "'encoder' must be a table" in refusal(path, encoder={"weights": "none"})
-    assert "'training.epoch'" in refusal(written(tmp_path, ""), training={"epoch": 3})
+    assert "'training.epoch'" in refusal(write_recipe(tmp_path, ""), training={"epoch": 3})
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [("batch", 0), ("epochs", 0), ("lr", -1.0), ("label_smoothing", 1.0), ("distil", 1.5), ("average", 1.0)],
 )
-def test_a_setting_of_training_that_is_out_of_range_is_named(key, value):
+def test_a_training_setting_out_of_range_is_refused_with_its_key(key, value):
     with pytest.raises(UserError, match=f"training.{key} = {value} is out of range"):
         from_table({"training": {key: value}})
 
@@ -216,6 +217,7 @@ def test_a_setting_of_training_that_is_out_of_range_is_named(key, value):
         {"vocabulary": {"size": -3}},
         {"encoder": {"lr": -1.0}},
         {"training": {"lr": float("inf")}},
+        {"training": {"lr": 10**400}},
         {"preprocessing": {"size": 100_000}},
         {"captioner": {"dropout": 2.0}},
         {"captioner": {"hidden": 0}},
@@ -224,16 +226,16 @@ def test_a_setting_of_training_that_is_out_of_range_is_named(key, value):
         {"captioner": {"name": "mh-fc", "image_dropout": float("nan")}},
         {"captioner": {"name": "hard-attention", "reward_weight": float("nan")}},
         {"captioner": {"name": "hard-attention", "entropy_weight": float("inf")}},
-        {"decoding": {"attend": "argmax"}},
+        {"decoding": {"attention": "argmax"}},
     ],
 )
-def test_values_that_cannot_be_trained_with_are_refused_before_anything_is_built(table):
+def test_values_out_of_range_are_refused_before_anything_is_built(table):
     with pytest.raises(UserError):
         from_table(table)
 
 
-def test_the_authors_constants_of_hard_attention_are_a_recipe():
-    theirs, ours = (read_recipe(RECIPES[0].parent / f"flickr8k-hard{ending}.toml") for ending in ("-authors", ""))
-    assert without(theirs, "name", "captioner") == without(ours, "name", "captioner")
-    wanted = {"reward": "mean", "reward_weight": 0.1, "entropy_weight": 0.002, "coin": "batch"}
-    assert wanted.items() <= theirs.captioner.settings.items()
+def test_the_authors_constants_of_hard_attention_differ_in_the_captioner_only():
+    authors, ours = (read_recipe(RECIPES[0].parent / f"flickr8k-hard{ending}.toml") for ending in ("-authors", ""))
+    assert without(authors, "name", "captioner") == without(ours, "name", "captioner")
+    constants = {"reward": "mean", "reward_weight": 0.1, "entropy_weight": 0.002, "coin": "batch"}
+    assert constants.items() <= authors.captioner.settings.items()

@@ -1,4 +1,4 @@
-"""Whole runs that look at regions: cut out of the encoder's grid, or given with their vectors."""
+"""Complete runs over regions: pooled from the encoder's grid, or with precomputed features."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,12 +20,11 @@ from safetensors.torch import load_file
 import tiny
 from saywhy.captioners import captioners
 from saywhy.data.datasets import read
-from saywhy.data.region_inputs import find_regions
+from saywhy.data.region_files import find_regions
 from saywhy.errors import UserError
 from saywhy.inference.evaluation import caption_split
 from saywhy.inference.model import load
-from saywhy.training import trainer
-from saywhy.training.objectives import LogLikelihood
+from saywhy.training.objectives import CaptionLoss
 from saywhy.training.recipe import Recipe, from_table
 from saywhy.training.trainer import train
 
@@ -55,7 +55,10 @@ lr = 0.01
 [decoding]
 beam = 2
 """
-OWNER, MIRROR = torch.tensor([0, 1, 1]), torch.ones(2, dtype=torch.bool)
+IMAGE_INDEX, MAY_FLIP = torch.tensor([0, 1, 1]), torch.ones(2, dtype=torch.bool)
+ON_CPU: dict[str, Any] = {"device": "cpu", "workers": 0}
+FEATURES = {"regions": {"kind": "features"}, "encoder": {"name": "features"}}
+AUGMENTED = {"augmentation": {"colour": 0.1}, "encoder": {"finetune_from": "blocks.6"}}
 
 
 def recipe(**changes: dict) -> Recipe:
@@ -65,14 +68,14 @@ def recipe(**changes: dict) -> Recipe:
     return from_table(table)
 
 
-def features(**training: object) -> Recipe:
-    return recipe(regions={"kind": "features"}, encoder={"name": "features"}, training=training)
+def features_recipe(**training: object) -> Recipe:
+    return recipe(**FEATURES, training=training)
 
 
 @pytest.fixture(scope="module")
-def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twelve images of a light square left or right, its box, and features that tell the side."""
-    folder = tmp_path_factory.mktemp("shapes")
+def squares(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve images of a light square left or right, its box, and features that depend on the side."""
+    folder = tmp_path_factory.mktemp("squares")
     (folder / "features").mkdir()
     lines, captions = [], [["image", "caption", "split"]]
     random = np.random.default_rng(0)
@@ -85,9 +88,9 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
         lines.append(
             {"image": f"{number}.png", "width": 128, "height": 96, "phrases": [{"boxes": [[2 * n for n in box]]}]}
         )
-        told = random.normal(0, 0.1, (1 + number % 3, 8)).astype(np.float32) + 2 * right
-        boxes = np.tile(np.array(box, np.float32), (len(told), 1))
-        np.savez(folder / "features" / f"{number}.npz", features=told, boxes=boxes, image_w=64, image_h=48)
+        vectors = random.normal(0, 0.1, (1 + number % 3, 8)).astype(np.float32) + 2 * right
+        boxes = np.tile(np.array(box, np.float32), (len(vectors), 1))
+        np.savez(folder / "features" / f"{number}.npz", features=vectors, boxes=boxes, image_w=64, image_h=48)
         captions.append([f"{number}.png", f"a square {'there' if right else 'here'}", "train" if number < 8 else "dev"])
     (folder / "boxes.jsonl.gz").write_bytes(gzip.compress("\n".join(map(json.dumps, lines)).encode()))
     with (folder / "captions.csv").open("w", newline="") as file:
@@ -100,176 +103,170 @@ def losses(folder: Path) -> list[float]:
     return [event["loss"] for event in events if "loss" in event]
 
 
-def same_weights(one: Path, other: Path) -> bool:
-    ours, theirs = (load_file(folder / "checkpoint.safetensors") for folder in (one, other))
+def same_weights(first: Path, second: Path) -> bool:
+    ours, theirs = (load_file(folder / "checkpoint.safetensors") for folder in (first, second))
     return ours.keys() == theirs.keys() and all(ours[key].equal(theirs[key]) for key in ours)
 
 
-class Killed(Exception):
-    """What ends a run in the middle."""
+def train_interrupted(settings: Recipe, data: Path, out: Path, **more: object) -> None:
+    """A run that is interrupted after its third step, beyond a checkpoint, and resumed."""
 
+    def on_event(event: dict) -> None:
+        if event["kind"] == "step" and event["step"] == 3:
+            raise KeyboardInterrupt
 
-def killed_and_resumed(monkeypatch, chosen: Recipe, data: Path, out: Path, **more: object) -> None:
-    """A run that ends after its third step, beyond a checkpoint, and goes on."""
-    whole, steps = trainer.Trainer._step, []
-
-    def step(self, *arguments):
-        if len(steps) == 3:
-            raise Killed
-        steps.append(1)
-        return whole(self, *arguments)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(trainer.Trainer, "_step", step)
-        with pytest.raises(Killed):
-            train(chosen, read(data), out, device="cpu", workers=0, **more)
-    train(chosen, read(data), out, device="cpu", workers=0, resume=True, **more)
-
-
-VARIED = {"augmentation": {"colour": 0.1}, "encoder": {"finetune_from": "blocks.6"}}
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, read(data), out, on_event=on_event, **ON_CPU, **more)
+    train(settings, read(data), out, resume=True, **ON_CPU, **more)
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, VARIED, {"preprocessing": {"fit": "squash"}}], ids=["kept", "varied", "squash"]
+    "changes", [{}, AUGMENTED, {"preprocessing": {"fit": "squash"}}], ids=["cached", "augmented", "squash"]
 )
-def test_a_run_with_boxes_captions_images_and_goes_on_as_if_never_stopped(shapes, tmp_path, monkeypatch, changes):
-    chosen = recipe(**changes, training={"checkpoint_every": 2})
-    train(chosen, read(shapes), tmp_path / "alone", device="cpu", workers=0)
-    killed_and_resumed(monkeypatch, chosen, shapes, tmp_path / "killed")
-    assert same_weights(tmp_path / "alone", tmp_path / "killed")
-    assert json.loads((tmp_path / "alone" / "config.json").read_text())["regions"] == {"kind": "boxes", "most": 5}
-    said = load(tmp_path / "alone", "cpu").caption(shapes / "1.png", regions=shapes / "boxes.jsonl.gz")
-    assert said.grid is None
-    assert said.boxes.shape == (2, 4)
-    assert said.alpha.shape == (len(said.words), 2)
-    assert said.show().width > 0
+def test_a_run_over_boxes_captions_images_and_resumes_exactly(squares, tmp_path, changes):
+    settings = recipe(**changes, training={"checkpoint_every": 2})
+    train(settings, read(squares), tmp_path / "uninterrupted", **ON_CPU)
+    train_interrupted(settings, squares, tmp_path / "interrupted")
+    assert same_weights(tmp_path / "uninterrupted", tmp_path / "interrupted")
+    config = json.loads((tmp_path / "uninterrupted" / "config.json").read_text())
+    assert config["regions"] == {"kind": "boxes", "most": 5}
+    model = load(tmp_path / "uninterrupted", "cpu")
+    caption = model.caption(squares / "1.png", regions=squares / "boxes.jsonl.gz")
+    assert caption.grid is None
+    assert caption.boxes.shape == (2, 4)
+    assert caption.alpha.shape == (len(caption.words), 2)
+    assert caption.show().width > 0
 
 
-def test_a_run_with_features_opens_no_image_and_goes_on_as_if_never_stopped(shapes, tmp_path, monkeypatch):
-    data = shutil.copytree(shapes, tmp_path / "data", ignore=shutil.ignore_patterns("*.png", "boxes.jsonl.gz"))
-    chosen, where = (
-        features(checkpoint_every=2, epochs=30, lr=0.03, doubly_stochastic=0.0),
-        {"regions": shapes / "features"},
-    )
-    train(chosen, read(data), tmp_path / "alone", device="cpu", workers=0, **where)
-    killed_and_resumed(monkeypatch, chosen, data, tmp_path / "killed", **where)
-    assert same_weights(tmp_path / "alone", tmp_path / "killed")
-    assert np.mean(losses(tmp_path / "alone")[-3:]) < 0.6 * np.mean(losses(tmp_path / "alone")[:3])
-    model = load(tmp_path / "alone", "cpu")
+def test_a_run_over_precomputed_features_opens_no_image_and_resumes_exactly(squares, tmp_path):
+    data = shutil.copytree(squares, tmp_path / "data", ignore=shutil.ignore_patterns("*.png", "boxes.jsonl.gz"))
+    settings = features_recipe(checkpoint_every=2, epochs=30, lr=0.03, doubly_stochastic=0.0, evaluate_every=10)
+    train(settings, read(data), tmp_path / "uninterrupted", regions=squares / "features", **ON_CPU)
+    train_interrupted(settings, data, tmp_path / "interrupted", regions=squares / "features")
+    assert same_weights(tmp_path / "uninterrupted", tmp_path / "interrupted")
+    curve = losses(tmp_path / "uninterrupted")
+    assert np.mean(curve[-3:]) < 0.6 * np.mean(curve[:3])
+    model = load(tmp_path / "uninterrupted", "cpu")
     assert model.captioner.encoder.width == 8
-    said = [model.caption(shapes / f"{n}.png", shapes / "features").text for n in (8, 9, 10, 11)]
-    assert said == ["a square here", "a square there"] * 2
-    with Image.open(shapes / "9.png") as image:
-        caption = model.caption(image, shapes / "features")
-    assert caption.text == said[1]
-    assert caption.region == (0, 0, 64, 48)
+    texts = [model.caption(squares / f"{n}.png", regions=squares / "features").text for n in (8, 9, 10, 11)]
+    assert texts == ["a square here", "a square there"] * 2
+    with Image.open(squares / "9.png") as image:
+        caption = model.caption(image, regions=squares / "features")
+    assert caption.text == texts[1]
+    assert caption.crop == (0, 0, 64, 48)
     np.testing.assert_allclose(caption.boxes, [[36 / 64, 0.25, 60 / 64, 0.75]], rtol=1e-6)
 
 
-def test_evaluation_and_captioning_say_the_same(shapes, tmp_path):
-    train(recipe(training={"epochs": 1}), read(shapes), tmp_path / "run", device="cpu", workers=0)
-    model, images = load(tmp_path / "run", "cpu"), read(shapes).split("dev").images
-    given = find_regions(model.regions, None, "it", shapes)
-    said = caption_split(
+def test_captions_of_a_split_equal_captions_of_single_images(squares, tmp_path):
+    train(recipe(training={"epochs": 1}), read(squares), tmp_path / "run", **ON_CPU)
+    model, images = load(tmp_path / "run", "cpu"), read(squares).split("dev").images
+    regions = find_regions(model.regions, None, "it", squares)
+    captions = caption_split(
         model.captioner, model.vocabulary, model.preprocessing, images, model.decoding,
-        batch=3, workers=0, regions=given,
+        batch_size=3, workers=0, regions=regions,
     ).captions  # fmt: skip
     for image in images:
-        caption = model.caption(image.path, regions=given.table)
-        assert caption.words == said[image.name].words
-        np.testing.assert_allclose(caption.alpha, said[image.name].alpha, atol=1e-5)
-        np.testing.assert_array_equal(caption.boxes, said[image.name].boxes)
+        caption = model.caption(image.path, regions=regions.table)
+        assert caption.words == captions[image.name].words
+        np.testing.assert_allclose(caption.alpha, captions[image.name].alpha, atol=1e-5)
+        np.testing.assert_array_equal(caption.boxes, captions[image.name].boxes)
 
 
-def test_a_frozen_grid_from_the_cache_gives_the_regions_of_the_pixels():
-    captioner, words, pixels = tiny.opinionated(), tiny.captions(3), tiny.pixels(2)
+def test_a_cached_grid_gives_the_same_regions_as_pixels():
+    captioner, tokens, pixels = tiny.sensitive_captioner(), tiny.captions(3), tiny.pixels(2)
     boxes = torch.tensor([[[0, 0, 1, 1], [0.1, 0.2, 0.6, 0.9], [0] * 4]] * 2)
-    objective, grid = LogLikelihood(captioner, 64, penalty=1.0), captioner.encode(pixels)
-    from_pixels = objective(pixels, MIRROR, words, OWNER, None, boxes)
-    from_cache = objective(grid.vectors, MIRROR, words, OWNER, grid.grid, boxes)
+    loss, grid = CaptionLoss(captioner, 64, penalty=1.0), captioner.encode(pixels)
+    from_pixels = loss(pixels, MAY_FLIP, tokens, IMAGE_INDEX, None, boxes)
+    from_cache = loss(grid.vectors, MAY_FLIP, tokens, IMAGE_INDEX, grid.grid, boxes)
     torch.testing.assert_close(from_pixels.loss, from_cache.loss)
-    assert not torch.isclose(from_pixels.loss, objective(pixels, MIRROR, words, OWNER, None).loss)
+    assert not torch.isclose(from_pixels.loss, loss(pixels, MAY_FLIP, tokens, IMAGE_INDEX, None).loss)
 
 
-def test_absent_regions_teach_nothing():
-    captioner, words, pixels = tiny.opinionated(), tiny.captions(3), tiny.pixels(2)
+def test_padding_regions_do_not_change_the_loss():
+    captioner, tokens, pixels = tiny.sensitive_captioner(), tiny.captions(3), tiny.pixels(2)
     boxes = torch.tensor([[[0, 0, 1, 1], [0.1, 0.2, 0.6, 0.9]]] * 2)
-    objective = LogLikelihood(captioner, 64, penalty=1.0)
+    loss = CaptionLoss(captioner, 64, penalty=1.0)
     padded = torch.cat([boxes, torch.zeros(2, 4, 4)], dim=1)
-    one, other = (objective(pixels, MIRROR, words, OWNER, None, each) for each in (boxes, padded))
-    torch.testing.assert_close(one.loss, other.loss)
+    expected = loss(pixels, MAY_FLIP, tokens, IMAGE_INDEX, None, boxes)
+    torch.testing.assert_close(loss(pixels, MAY_FLIP, tokens, IMAGE_INDEX, None, padded).loss, expected.loss)
 
 
-def test_teachers_see_the_regions_too(shapes, tmp_path):
-    train(recipe(training={"epochs": 1}), read(shapes), tmp_path / "teacher", device="cpu", workers=0)
-    taught = recipe(training={"epochs": 1, "distil": 0.5})
-    train(taught, read(shapes), tmp_path / "student", device="cpu", workers=0, teachers=[tmp_path / "teacher"])
-    grid = replace(taught, regions=None)
+def test_teachers_get_the_same_regions(squares, tmp_path):
+    train(recipe(training={"epochs": 1}), read(squares), tmp_path / "teacher", **ON_CPU)
+    student = recipe(training={"epochs": 1, "distil": 0.5})
+    train(student, read(squares), tmp_path / "student", teachers=[tmp_path / "teacher"], **ON_CPU)
+    grid_student = replace(student, regions=None)
     with pytest.raises(UserError, match="kind of regions"):
-        train(grid, read(shapes), tmp_path / "other", device="cpu", workers=0, teachers=[tmp_path / "teacher"])
+        train(grid_student, read(squares), tmp_path / "other", teachers=[tmp_path / "teacher"], **ON_CPU)
 
 
-def test_a_run_is_not_resumed_on_other_regions(shapes, tmp_path):
-    data = shutil.copytree(shapes, tmp_path / "data")
-    train(recipe(training={"epochs": 1}), read(data), tmp_path / "run", device="cpu", workers=0)
+def test_a_run_is_not_resumed_with_other_regions(squares, tmp_path):
+    data = shutil.copytree(squares, tmp_path / "data")
+    train(recipe(training={"epochs": 1}), read(data), tmp_path / "run", **ON_CPU)
     lines = gzip.decompress((data / "boxes.jsonl.gz").read_bytes()).decode().splitlines()
     (data / "boxes.jsonl.gz").write_bytes(gzip.compress("\n".join([*lines, lines[0]]).encode()))
-    with pytest.raises(UserError, match="different: the regions' file"):
-        train(recipe(training={"epochs": 1}), read(data), tmp_path / "run", device="cpu", workers=0, resume=True)
+    with pytest.raises(UserError, match="a run with other regions"):
+        train(recipe(training={"epochs": 1}), read(data), tmp_path / "run", resume=True, **ON_CPU)
 
 
-def test_a_broken_image_among_regions_is_skipped(shapes, tmp_path):
-    data = shutil.copytree(shapes, tmp_path / "data")
+def test_an_unreadable_image_is_skipped(squares, tmp_path):
+    data = shutil.copytree(squares, tmp_path / "data")
     for number in (3, 9):
         (data / f"{number}.png").write_text("not an image")
-    train(recipe(**VARIED), read(data), tmp_path / "run", device="cpu", workers=0)
+    train(recipe(**AUGMENTED), read(data), tmp_path / "run", **ON_CPU)
     assert np.isfinite(losses(tmp_path / "run")).all()
-    assert "3.png" in json.loads((tmp_path / "run" / "run.json").read_text())["broken"][0]
+    assert "3.png" in json.loads((tmp_path / "run" / "run.json").read_text())["unreadable"][0]
 
 
-def test_what_does_not_go_together_is_refused_before_anything_is_written(shapes, tmp_path):
-    for changes, said in (
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
         ({"regions": {"kind": "features"}}, "go together"),
         ({"encoder": {"name": "features"}}, "go together"),
-        ({"regions": {"kind": "features"}, "encoder": {"name": "features"}, "augmentation": {}}, "no pixels to vary"),
+        (
+            {"regions": {"kind": "features"}, "encoder": {"name": "features"}, "augmentation": {}},
+            "no pixels to augment",
+        ),
         ({"regions": {"kind": "cells"}}, "regions.kind 'cells'"),
+    ],
+)
+def test_contradictory_region_settings_are_refused(changes, error):
+    with pytest.raises(UserError, match=error):
+        recipe(**changes)
+
+
+def test_regions_that_do_not_fit_are_refused_before_anything_is_written(squares, tmp_path):
+    data = read(squares)
+    for settings, location, error in (
+        (features_recipe(), None, "--regions PATH"),
+        (features_recipe(), squares / "boxes.jsonl.gz", "boxes without features"),
+        (replace(recipe(), regions=None), squares / "boxes.jsonl.gz", "grid"),
     ):
-        with pytest.raises(UserError, match=said):
-            recipe(**changes)
-    data = read(shapes)
-    for chosen, where, said in (
-        (features(), None, "say where they are with --regions PATH"),
-        (features(), shapes / "boxes.jsonl.gz", "boxes without features"),
-        (replace(recipe(), regions=None), shapes / "boxes.jsonl.gz", "looks at a grid"),
-    ):
-        with pytest.raises(UserError, match=said):
-            train(chosen, data, tmp_path / "run", device="cpu", workers=0, regions=where)
-    few = shutil.copytree(shapes / "features", tmp_path / "few")
-    (few / "9.npz").unlink()
+        with pytest.raises(UserError, match=error):
+            train(settings, data, tmp_path / "run", regions=location, **ON_CPU)
+    incomplete = shutil.copytree(squares / "features", tmp_path / "incomplete")
+    (incomplete / "9.npz").unlink()
     with pytest.raises(UserError, match=r"no regions for 1 of 4 images, such as 9\.png"):
-        train(features(), data, tmp_path / "run", device="cpu", workers=0, regions=few)
+        train(features_recipe(), data, tmp_path / "run", regions=incomplete, **ON_CPU)
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.data
-def test_regions_of_real_images_are_learned_from(flickr8k, tmp_path):
+def test_a_run_over_regions_of_flickr8k_captions_images(flickr8k, tmp_path):
     data = read(flickr8k)
-    chosen = {"train": 6, "dev": 3}
-    few = tuple(image for split, count in chosen.items() for image in data.split(split).images[:count])
-    train(recipe(**VARIED, regions={"most": 12}), replace(data, images=few), tmp_path / "run", device="cpu", workers=0)
+    images = (*data.split("train").images[:6], *data.split("dev").images[:3])
+    train(recipe(**AUGMENTED, regions={"most": 12}), replace(data, images=images), tmp_path / "run", **ON_CPU)
     assert np.isfinite(losses(tmp_path / "run")).all()
-    said = load(tmp_path / "run", "cpu").caption(few[0].path, regions=flickr8k / "boxes.jsonl.gz")
-    assert 2 < len(said.boxes) <= 12
+    caption = load(tmp_path / "run", "cpu").caption(images[0].path, regions=flickr8k / "boxes.jsonl.gz")
+    assert 2 < len(caption.boxes) <= 12
 
 
 @pytest.mark.parametrize("name", list(captioners))
-def test_every_captioner_learns_from_regions(name):
-    captioner, words, pixels = tiny.captioner(name), tiny.captions(3), tiny.pixels(2)
+def test_every_captioner_has_finite_gradients_over_regions(name):
+    captioner, tokens, pixels = tiny.captioner(name), tiny.captions(3), tiny.pixels(2)
     boxes = torch.tensor([[[0, 0, 1, 1], [0.1, 0.2, 0.6, 0.9], [0] * 4], [[0, 0, 1, 1], [0] * 4, [0] * 4]])
-    sums = LogLikelihood(captioner.train(), 64, penalty=1.0, drop_image=0.3)(
-        pixels, MIRROR, words, OWNER, None, boxes.float()
-    )
-    sums.loss.backward()
-    learned = [parameter.grad for parameter in captioner.parameters() if parameter.grad is not None]
-    assert all(gradient.isfinite().all() for gradient in learned)
-    assert any(gradient.any() for gradient in learned)
+    loss = CaptionLoss(captioner.train(), 64, penalty=1.0, conditioning_dropout=0.3)
+    loss(pixels, MAY_FLIP, tokens, IMAGE_INDEX, None, boxes.float()).loss.backward()
+    gradients = [parameter.grad for parameter in captioner.parameters() if parameter.grad is not None]
+    assert all(gradient.isfinite().all() for gradient in gradients)
+    assert any(gradient.any() for gradient in gradients)

@@ -1,4 +1,4 @@
-"""Whole runs on made-up images: killed and resumed, spread over processes, with broken files."""
+"""Complete runs on generated images: interrupted and resumed, in several processes, with unreadable files."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import sys
 import time
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,13 +21,16 @@ from safetensors.torch import load_file
 
 from saywhy.data.datasets import read
 from saywhy.errors import UserError
+from saywhy.training import trainer
+from saywhy.training.checkpoint import read_info
 from saywhy.training.recipe import Recipe, from_table, read_recipe
 from saywhy.training.trainer import train
 
 pytest.importorskip("lightning_fabric", reason='training needs pip install "saywhy[train]"')
 
-pytestmark = pytest.mark.usefixtures("one_thread")  # as in the processes started here: weights equal to the bit
+pytestmark = pytest.mark.usefixtures("one_thread")  # as in the processes started here, for equal weights
 COLOURS = {"red": (200, 40, 40), "green": (40, 170, 60), "blue": (50, 70, 210), "grey": (120, 120, 120)}
+ON_CPU: dict[str, Any] = {"device": "cpu", "workers": 0}
 RECIPE = """
 name = "tiny"
 [vocabulary]
@@ -59,7 +63,7 @@ beam = 2
 
 @pytest.fixture(scope="module")
 def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sixteen plain images, captioned with their colour, in a folder with a split column."""
+    """Sixteen images of one colour each, captioned with their colour, in a folder with a split column."""
     folder = tmp_path_factory.mktemp("colours")
     random = np.random.default_rng(0)
     with (folder / "captions.csv").open("w", newline="") as file:
@@ -83,84 +87,124 @@ def recipe(tmp_path: Path) -> Path:
 
 
 def tiny(**training: object) -> Recipe:
-    """The recipe, with other settings of training."""
+    """The recipe with other training settings."""
     table = tomllib.loads(RECIPE)
     table["training"] |= training
     return from_table(table)
 
 
-def start(arguments: list[object], **environment: str) -> subprocess.Popen[str]:
+def without_random_numbers() -> dict:
+    """The recipe without augmentation and dropout."""
+    table = tomllib.loads(RECIPE)
+    del table["augmentation"]
+    table["captioner"]["dropout"] = 0.0
+    return table
+
+
+def start(arguments: list[object]) -> subprocess.Popen[str]:
     command = [sys.executable, *map(str, arguments)]
-    told = os.environ | {"OMP_NUM_THREADS": "1"} | environment
-    return subprocess.Popen(command, env=told, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
-def same_weights(one: Path, other: Path, name: str) -> bool:
-    ours, theirs = load_file(one / name), load_file(other / name)
-    return ours.keys() == theirs.keys() and all(ours[key].equal(theirs[key]) for key in ours)
+def train_command(recipe: Path, data: Path, out: Path, *more: object) -> list[object]:
+    return ["-m", "saywhy", "train", recipe, "--data", data, "--out", out, "--device", "cpu", "--workers", 0, *more]
+
+
+def wait_for_steps(process: subprocess.Popen[str], out: Path, steps: int) -> None:
+    log = out / "log.jsonl"
+    deadline = time.monotonic() + 120
+    while not (log.exists() and log.read_text().count("\n") >= steps):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, "the run made no progress"
+        time.sleep(0.01)
+
+
+def stop_at(step: int) -> Any:
+    """An `on_event` that interrupts the run after this step."""
+
+    def on_event(event: dict) -> None:
+        if event["kind"] == "step" and event["step"] == step:
+            raise KeyboardInterrupt
+
+    return on_event
+
+
+def same_weights(first: Path, second: Path, *names: str) -> bool:
+    for name in names or ("model.safetensors", "checkpoint.safetensors"):
+        ours, theirs = load_file(first / name), load_file(second / name)
+        if ours.keys() != theirs.keys() or not all(ours[key].equal(theirs[key]) for key in ours):
+            return False
+    return True
+
+
+def log_events(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
 def losses(folder: Path) -> list[float]:
-    events = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    return [event["loss"] for event in events if "loss" in event]
+    return [event["loss"] for event in log_events(folder) if "loss" in event]
 
 
-def test_a_run_killed_with_sigkill_and_resumed_ends_with_the_weights_of_one_left_alone(colours, recipe, tmp_path):
-    run = ["-m", "saywhy", "train", recipe, "--data", colours, "--device", "cpu", "--workers", 0]
-    killed = start([*run, "--out", tmp_path / "killed"])
-    log = tmp_path / "killed" / "log.jsonl"
-    deadline = time.monotonic() + 120
-    while not (log.exists() and log.read_text().count("\n") >= 5):  # beyond a checkpoint, within the second epoch
-        assert killed.poll() is None, killed.communicate()[0]
-        assert time.monotonic() < deadline, "the run did not get anywhere"
-        time.sleep(0.01)
+def test_a_run_killed_with_sigkill_and_resumed_ends_with_the_weights_of_an_uninterrupted_run(colours, recipe, tmp_path):
+    killed = start(train_command(recipe, colours, tmp_path / "killed"))
+    wait_for_steps(killed, tmp_path / "killed", 5)  # after a checkpoint, within the second epoch
     killed.send_signal(signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
-    resumed = start([*run, "--out", tmp_path / "killed", "--resume"])
-    train(tiny(), read(colours), tmp_path / "alone", device="cpu", workers=0)
+    resumed = start(train_command(recipe, colours, tmp_path / "killed", "--resume"))
+    train(tiny(), read(colours), tmp_path / "uninterrupted", **ON_CPU)
     assert resumed.wait() == 0, resumed.communicate()[0]
-    assert same_weights(tmp_path / "alone", tmp_path / "killed", "model.safetensors")
-    assert same_weights(tmp_path / "alone", tmp_path / "killed", "checkpoint.safetensors")
-    assert losses(tmp_path / "alone") == losses(tmp_path / "killed")
+    assert same_weights(tmp_path / "uninterrupted", tmp_path / "killed")
+    assert losses(tmp_path / "uninterrupted") == losses(tmp_path / "killed")
 
 
-def test_two_processes_have_the_loss_curve_of_one_and_name_the_same_broken_images(colours, recipe, tmp_path):
+def test_sigterm_stops_like_ctrl_c_and_a_second_run_into_the_folder_is_refused(colours, recipe, tmp_path):
+    recipe.write_text(RECIPE.replace("epochs = 3", "epochs = 1000"))
+    process = start(train_command(recipe, colours, tmp_path / "run"))
+    wait_for_steps(process, tmp_path / "run", 5)
+    with pytest.raises(UserError, match="another process is training into this folder"):
+        train(tiny(epochs=1000), read(colours), tmp_path / "run", resume=True, **ON_CPU)
+    process.send_signal(signal.SIGTERM)
+    output = process.communicate(timeout=60)[0]
+    assert process.returncode == 128 + signal.SIGTERM
+    assert output.splitlines()[-1] == "saywhy: interrupted; continue from the last checkpoint with --resume"
+    assert "Traceback" not in output
+    assert not list((tmp_path / "run").glob(".*.part"))
+    checkpoint = read_info(tmp_path / "run" / "checkpoint.safetensors")
+    next_step = checkpoint.progress.step + 1
+    with pytest.raises(KeyboardInterrupt):  # after the first step of the resumed run
+        train(tiny(epochs=1000), read(colours), tmp_path / "run", resume=True, on_event=stop_at(next_step), **ON_CPU)
+    assert next_step > 2
+
+
+def test_two_processes_have_the_losses_of_one_and_report_the_same_unreadable_images(colours, recipe, tmp_path):
     folder = shutil.copytree(colours, tmp_path / "data")
     for number in (2, 3, 4):
         (folder / f"{number}.png").write_text("not an image")
-    still = RECIPE.replace("[augmentation]\ncolour = 0.1\n", "").replace("dropout = 0.3", "dropout = 0.0")
-    recipe.write_text(still)
-    run = ["-m", "saywhy", "train", recipe, "--data", folder, "--device", "cpu", "--workers", 0]
+    recipe.write_text(RECIPE.replace("[augmentation]\ncolour = 0.1\n", "").replace("dropout = 0.3", "dropout = 0.0"))
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", 2, "--standalone"]
-    two = start([*launcher, *run, "--out", tmp_path / "two"])
-    train(read_recipe(recipe), read(folder), tmp_path / "one", device="cpu", workers=0)
+    two = start([*launcher, *train_command(recipe, folder, tmp_path / "two")])
+    train(read_recipe(recipe), read(folder), tmp_path / "one", **ON_CPU)
     assert two.wait() == 0, two.communicate()[0]
     assert len(losses(tmp_path / "one")) == 9
     np.testing.assert_allclose(losses(tmp_path / "two"), losses(tmp_path / "one"), rtol=1e-4)
-    alone, shared = (json.loads((tmp_path / name / "run.json").read_text()) for name in ("one", "two"))
-    assert shared["processes"] == 2
-    assert len(shared["broken"]) == 3
-    assert shared["broken"] == alone["broken"]
+    run_of_one, run_of_two = (json.loads((tmp_path / name / "run.json").read_text()) for name in ("one", "two"))
+    assert run_of_two["processes"] == 2
+    assert len(run_of_two["unreadable"]) == 3
+    assert run_of_two["unreadable"] == run_of_one["unreadable"]
 
 
 @pytest.mark.parametrize("name", ["hard-attention", "coca"])
-def test_what_draws_or_has_a_loss_of_its_own_goes_on_after_a_stop_as_if_there_was_none(name, colours, tmp_path):
+def test_captioners_that_sample_or_have_an_auxiliary_loss_resume_exactly(name, colours, tmp_path):
     table = tomllib.loads(RECIPE)
     sizes = {"width": 16, "heads": 2} if name == "coca" else {"hidden": 16, "embedding": 16, "attention": 16}
     table["captioner"] = {"name": name, **sizes}
-    table["training"] |= {"drop_image": 0.3}
-
-    def stop(event: dict) -> None:
-        if event["kind"] == "step" and event["step"] == 5:
-            raise KeyboardInterrupt
-
-    how = {"device": "cpu", "workers": 0}
-    train(from_table(table), read(colours), tmp_path / "alone", **how)
+    table["training"] |= {"conditioning_dropout": 0.3}
+    train(from_table(table), read(colours), tmp_path / "uninterrupted", **ON_CPU)
     with pytest.raises(KeyboardInterrupt):
-        train(from_table(table), read(colours), tmp_path / "stopped", on_event=stop, **how)
-    train(from_table(table), read(colours), tmp_path / "stopped", resume=True, **how)
-    assert same_weights(tmp_path / "alone", tmp_path / "stopped", "model.safetensors")
-    assert same_weights(tmp_path / "alone", tmp_path / "stopped", "checkpoint.safetensors")
+        train(from_table(table), read(colours), tmp_path / "stopped", on_event=stop_at(5), **ON_CPU)
+    train(from_table(table), read(colours), tmp_path / "stopped", resume=True, **ON_CPU)
+    assert same_weights(tmp_path / "uninterrupted", tmp_path / "stopped")
 
 
 @pytest.mark.slow
@@ -172,104 +216,88 @@ def test_every_captioner_trains_in_two_processes_and_also_without_images(name, c
     table = RECIPE.replace(
         "embedding = 16\nhidden = 16\nattention = 16", f'name = "{name}"\nno_image = "learned"\n{sizes}'
     )
-    recipe.write_text(table.replace("warmup = 2", "warmup = 2\ndrop_image = 0.5\ndoubly_stochastic = 0.1"))
-    run = [
-        "-m",
-        "saywhy",
-        "train",
-        recipe,
-        "--data",
-        folder,
-        "--device",
-        "cpu",
-        "--workers",
-        0,
-        "--out",
-        tmp_path / "two",
-    ]
-    two = start(["-m", "torch.distributed.run", "--nproc-per-node", 2, "--standalone", *run])
+    recipe.write_text(table.replace("warmup = 2", "warmup = 2\nconditioning_dropout = 0.5\ndoubly_stochastic = 0.1"))
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", 2, "--standalone"]
+    two = start([*launcher, *train_command(recipe, folder, tmp_path / "two")])
     assert two.wait() == 0, two.communicate()[0]
     assert len(losses(tmp_path / "two")) == 9
-    learnt = load_file(tmp_path / "two" / "model.safetensors")
-    assert learnt["no_image"].abs().sum() > 0
+    assert load_file(tmp_path / "two" / "model.safetensors")["no_image"].abs().sum() > 0
 
 
 @pytest.mark.parametrize("batches", ["images", "equal-length"])
 @pytest.mark.parametrize("optimiser", ["adam", "rmsprop"])
 def test_training_lowers_the_loss(colours, tmp_path, batches, optimiser):
-    how = {"batches": batches, "optimiser": optimiser, "epochs": 6, "lr": 0.01, "average": 0.0, "checkpoint_every": 0}
-    train(tiny(**how), read(colours), tmp_path / "run", device="cpu", workers=0)
+    changes = {"batches": batches, "optimiser": optimiser, "epochs": 6, "lr": 0.01, "average": 0.0}
+    train(tiny(**changes, checkpoint_every=0), read(colours), tmp_path / "run", **ON_CPU)
     curve = losses(tmp_path / "run")
     assert np.mean(curve[-3:]) < 0.7 * np.mean(curve[:3])
 
 
 def test_accumulated_batches_make_the_step_of_one_large_batch(colours, tmp_path):
-    still = tomllib.loads(RECIPE)
-    still |= {"captioner": {**still["captioner"], "dropout": 0.0}}
-    del still["augmentation"]
+    table = without_random_numbers()
     for name, batch, accumulate in (("large", 12, 1), ("small", 4, 3)):
-        still["training"] |= {"batch": batch, "accumulate": accumulate, "epochs": 2, "clip": 0.0}
-        train(from_table(still), read(colours), tmp_path / name, device="cpu", workers=0)
+        table["training"] |= {"batch": batch, "accumulate": accumulate, "epochs": 2, "clip": 0.0}
+        train(from_table(table), read(colours), tmp_path / name, **ON_CPU)
     np.testing.assert_allclose(losses(tmp_path / "small"), losses(tmp_path / "large"), rtol=1e-4)
 
 
-def test_a_frozen_encoder_runs_once_a_image_and_a_second_run_reads_its_features(colours, tmp_path):
-    frozen = tomllib.loads(RECIPE)
-    del frozen["augmentation"]
-    frozen["encoder"]["finetune_from"] = ""
+def test_a_frozen_encoder_runs_once_per_image_and_a_second_run_reads_its_features(colours, tmp_path):
+    table = tomllib.loads(RECIPE)
+    del table["augmentation"]
+    table["encoder"]["finetune_from"] = ""
     events: list[dict] = []
+    settings = {"cache": tmp_path / "cache", "on_event": events.append, **ON_CPU}
     for name in ("first", "second"):
-        settings = {"device": "cpu", "workers": 0, "cache": tmp_path / "cache", "on_event": events.append}
-        train(from_table(frozen), read(colours), tmp_path / name, **settings)
+        train(from_table(table), read(colours), tmp_path / name, **settings)
     encoded = [event for event in events if event["kind"] == "encode"]
-    assert encoded[-1]["done"] == 12
-    assert len(encoded) == 1
+    assert encoded == [{"kind": "encode", "done": 12, "total": 12}]
     assert losses(tmp_path / "first") == losses(tmp_path / "second")
 
 
-def test_a_broken_image_is_named_and_skipped_and_training_goes_on(colours, tmp_path):
+def test_an_unreadable_image_is_reported_and_skipped(colours, tmp_path):
     folder = shutil.copytree(colours, tmp_path / "data")
     (folder / "3.png").write_text("not an image")
     (folder / "13.png").unlink()
     events: list[dict] = []
-    train(tiny(), read(folder), tmp_path / "run", device="cpu", workers=0, on_event=events.append)
-    named = [event for event in events if event["kind"] == "broken"]
-    assert [event["count"] for event in named] == [1]
-    assert "3.png" in named[0]["line"]
-    assert "3.png" in json.loads((tmp_path / "run" / "run.json").read_text())["broken"][0]
+    train(tiny(), read(folder), tmp_path / "run", on_event=events.append, **ON_CPU)
+    (event,) = [event for event in events if event["kind"] == "unreadable"]
+    assert event["count"] == 1
+    assert "3.png" in event["line"]
+    assert "3.png" in json.loads((tmp_path / "run" / "run.json").read_text())["unreadable"][0]
 
 
-def test_a_student_learns_from_its_teachers(colours, tmp_path):
-    train(tiny(epochs=1), read(colours), tmp_path / "teacher", device="cpu", workers=0)
-    taught = tiny(epochs=1, distil=0.5)
-    train(taught, read(colours), tmp_path / "student", device="cpu", workers=0, teachers=[tmp_path / "teacher"])
+def test_a_student_is_distilled_from_its_teachers(colours, tmp_path):
+    train(tiny(epochs=1), read(colours), tmp_path / "teacher", **ON_CPU)
+    student = tiny(epochs=1, distil=0.5)
+    train(student, read(colours), tmp_path / "student", teachers=[tmp_path / "teacher"], **ON_CPU)
     assert (tmp_path / "student" / "model.safetensors").exists()
     with pytest.raises(UserError, match="teacher"):
-        train(taught, read(colours), tmp_path / "alone", device="cpu", workers=0)
+        train(student, read(colours), tmp_path / "without", **ON_CPU)
 
 
-def test_of_equal_epochs_the_later_one_is_kept(colours, tmp_path):
+def test_of_epochs_with_equal_scores_the_last_one_is_kept(colours, tmp_path):
     folder = shutil.copytree(colours, tmp_path / "data")
     table = (folder / "captions.csv").read_text().splitlines()
     (folder / "captions.csv").write_text("\n".join(row for row in table if row[:2] not in ("13", "14", "15")))
-    progress = train(tiny(epochs=3), read(folder), tmp_path / "run", device="cpu", workers=0)
+    progress = train(tiny(epochs=3), read(folder), tmp_path / "run", **ON_CPU)
     assert [event["cider"] for event in progress.history] == [0.0, 0.0, 0.0]  # as always with one image
     assert progress.best_epoch == 2
 
 
-def test_a_run_is_not_resumed_on_other_captions(colours, tmp_path):
+def test_a_run_is_not_resumed_with_other_captions(colours, tmp_path, monkeypatch):
     folder = shutil.copytree(colours, tmp_path / "data")
-    train(tiny(epochs=1), read(folder), tmp_path / "run", device="cpu", workers=0)
+    train(tiny(epochs=1), read(folder), tmp_path / "run", **ON_CPU)
     text = (folder / "captions.csv").read_text()
     (folder / "captions.csv").write_text(text.replace("a red wall", "a wall red"))
-    with pytest.raises(UserError, match="different: data"):
-        train(tiny(epochs=1), read(folder), tmp_path / "run", device="cpu", workers=0, resume=True)
+    monkeypatch.setattr(trainer, "build_captioner", None)  # refused before an encoder is built
+    with pytest.raises(UserError, match="a run with other data"):
+        train(tiny(epochs=1), read(folder), tmp_path / "run", resume=True, **ON_CPU)
 
 
 def test_a_data_set_without_its_images_is_refused_before_anything_is_written(colours, tmp_path):
     shutil.copytree(colours, tmp_path / "data", ignore=shutil.ignore_patterns("*.png"))
-    with pytest.raises(UserError, match="none of the 12 images of train is there"):
-        train(tiny(), read(tmp_path / "data"), tmp_path / "run", device="cpu", workers=0)
+    with pytest.raises(UserError, match="none of the 12 images of train exists"):
+        train(tiny(), read(tmp_path / "data"), tmp_path / "run", **ON_CPU)
     assert not (tmp_path / "run").exists()
 
 
@@ -277,29 +305,97 @@ def test_without_a_minimum_the_most_frequent_words_are_the_vocabulary(colours, t
     table = tomllib.loads(RECIPE)
     table["vocabulary"] = {"size": 3}
     table["training"]["epochs"] = 1
-    train(from_table(table), read(colours), tmp_path / "run", device="cpu", workers=0)
+    train(from_table(table), read(colours), tmp_path / "run", **ON_CPU)
     assert len(json.loads((tmp_path / "run" / "vocabulary.json").read_text())) == 4 + 3
 
 
-def test_patience_ends_a_run_that_no_longer_gets_better(colours, tmp_path):
-    progress = train(tiny(epochs=9, lr=0.0, patience=2), read(colours), tmp_path / "run", device="cpu", workers=0)
+def test_patience_ends_a_run_without_improvement(colours, tmp_path):
+    progress = train(tiny(epochs=9, lr=0.0, patience=2), read(colours), tmp_path / "run", **ON_CPU)
     assert progress.epoch < 9
     assert progress.epoch - 1 - progress.improved == 2
 
 
-def test_a_run_leaves_a_model_a_log_curves_and_what_it_was_made_of(colours, tmp_path):
-    train(tiny(epochs=1), read(colours), tmp_path / "run", device="cpu", workers=0)
-    there = {path.name for path in (tmp_path / "run").iterdir()}
+def test_a_run_writes_model_log_curves_and_run_json(colours, tmp_path):
+    train(tiny(epochs=1), read(colours), tmp_path / "run", **ON_CPU)
+    written = {path.name for path in (tmp_path / "run").iterdir()}
     files = {"config.json", "model.safetensors", "vocabulary.json", "checkpoint.safetensors", "log.jsonl", "run.json"}
-    assert files | {"curves.png", "tensorboard"} <= there
-    assert not [name for name in there if name.endswith(".part")]
+    assert files | {"curves.png", "tensorboard"} <= written
+    assert not [name for name in written if name.endswith(".part")]
 
 
-def test_a_folder_that_holds_a_run_is_not_written_over(colours, tmp_path):
-    train(tiny(epochs=1), read(colours), tmp_path / "run", device="cpu", workers=0)
+def test_a_folder_that_holds_a_run_is_not_overwritten(colours, tmp_path):
+    train(tiny(epochs=1), read(colours), tmp_path / "run", **ON_CPU)
     with pytest.raises(UserError, match="--resume"):
-        train(tiny(epochs=1), read(colours), tmp_path / "run", device="cpu", workers=0)
-    with pytest.raises(UserError, match="another recipe"):
-        train(tiny(epochs=2), read(colours), tmp_path / "run", device="cpu", workers=0, resume=True)
+        train(tiny(epochs=1), read(colours), tmp_path / "run", **ON_CPU)
     with pytest.raises(UserError, match="no checkpoint"):
-        train(tiny(epochs=2), read(colours), tmp_path / "new", device="cpu", workers=0, resume=True)
+        train(tiny(epochs=2), read(colours), tmp_path / "new", resume=True, **ON_CPU)
+
+
+def test_a_finished_run_continues_with_more_epochs_and_a_recomputed_schedule(colours, tmp_path):
+    train(tiny(epochs=2), read(colours), tmp_path / "run", **ON_CPU)
+    progress = train(tiny(epochs=3), read(colours), tmp_path / "run", resume=True, **ON_CPU)
+    assert (progress.epoch, progress.step, progress.finished) == (3, 9, True)
+    train(tiny(epochs=3), read(colours), tmp_path / "long", **ON_CPU)
+    events = [log_events(tmp_path / name) for name in ("run", "long")]
+    rates, long_rates = ([event["lr"] for event in run if "lr" in event] for run in events)
+    assert rates[:6] != long_rates[:6]
+    assert rates[6:] == long_rates[6:]
+    assert train(tiny(epochs=3), read(colours), tmp_path / "run", resume=True, **ON_CPU).step == 9  # nothing is left
+
+
+def test_another_recipe_is_refused_by_its_key_before_anything_is_loaded(colours, tmp_path, monkeypatch):
+    train(tiny(epochs=2), read(colours), tmp_path / "run", **ON_CPU)
+    for name in ("launch_fabric", "check_images", "build_captioner", "source_digests"):
+        monkeypatch.setattr(trainer, name, None)
+    with pytest.raises(UserError, match=r"\(training\.lr: 0\.0005 in the checkpoint, 0\.001 now\)"):
+        train(tiny(epochs=2, lr=0.001), read(colours), tmp_path / "run", resume=True, **ON_CPU)
+    with pytest.raises(UserError, match=r"\(training\.epochs: 2 in the checkpoint, 1 now\)"):
+        train(tiny(epochs=1), read(colours), tmp_path / "run", resume=True, **ON_CPU)
+
+
+def test_events_tell_what_is_trained_and_how_long_it_takes(colours, tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer, "PLOT_INTERVAL", 0.0)
+    events: list[dict] = []
+    curves = tmp_path / "run" / "curves.png"
+    drawn: list[bytes] = []
+
+    def on_event(event: dict) -> None:
+        events.append(event)
+        if event["kind"] == "epoch":
+            drawn.append(curves.read_bytes())
+
+    train(tiny(evaluate_every=2), read(colours), tmp_path / "run", on_event=on_event, **ON_CPU)
+    assert [event["kind"] for event in events] == ["start", *(["step"] * 3 + ["epoch"]) * 3]
+    start_event, epochs = events[0], [event for event in events if event["kind"] == "epoch"]
+    expected = {"captioner": "soft-attention", "encoder": "efficientnet-lite0", "images": 12, "captions": 24}
+    expected |= {"epochs": 3, "steps": 9, "step": 0, "out": str(tmp_path / "run"), "device": "cpu"}
+    assert expected.items() <= start_event.items()
+    assert 0 < start_event["trained_parameters"] < start_event["parameters"]
+    assert [event["epoch"] for event in epochs] == [1, 2, 3]
+    assert ["cider" in event for event in epochs] == [False, True, True]
+    for number, event in enumerate(epochs):
+        steps = [event["loss"] for event in events if event["kind"] == "step" and event["epoch"] == number + 1]
+        assert min(steps) < event["loss"] < max(steps)
+        assert event["images_per_second"] > 0
+    seconds_left = [event["seconds_left"] for event in epochs]
+    assert seconds_left[0] > seconds_left[1] > seconds_left[2] == 0
+    assert len(set(drawn)) == 3, "the curves are not drawn again after each epoch"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="mounting a file system needs root")
+def test_a_full_disk_is_one_line_that_names_the_file(colours, recipe, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("mounting a small file system is not permitted")
+    try:
+        process = start(train_command(recipe, colours, disk / "run"))
+        output = process.communicate(timeout=120)[0]
+    finally:
+        subprocess.run(["umount", disk], check=True)
+    assert process.returncode == 2
+    last = output.splitlines()[-1]
+    assert last.startswith(f"saywhy: {disk / 'run'}/")
+    assert "No space left on device" in last
+    assert "Traceback" not in output

@@ -1,9 +1,15 @@
-"""What every audit works with: a model, images that people described, and what is known of them."""
+"""What every audit works with: a model, the images of a split with their references, and a cache of results.
+
+Results are cached per image and stage. The cache key contains everything that the numbers depend on (weights,
+settings, decoding, LRP rules, object words, and the content of the image), so an interrupted audit continues where it
+stopped, and a changed model or image never reuses old numbers.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -16,98 +22,107 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from saywhy.audits.result_cache import Arrays, ResultCache
-from saywhy.cache import content_key
+from saywhy.cache import Arrays, DiskCache, content_key
 from saywhy.captioners.base import Captioner
 from saywhy.data.datasets import CaptionedImage, Dataset
-from saywhy.data.loading import Chunks, ImageFiles, default_workers, read_ahead
+from saywhy.data.loading import default_workers
 from saywhy.data.object_words import ObjectWords
 from saywhy.data.phrases import Phrases
-from saywhy.data.region_inputs import GivenRegions, RegionBoxes
+from saywhy.data.regions import RegionSource
 from saywhy.data.tokenizer import tokenize
 from saywhy.data.vocabulary import PAD, START
-from saywhy.decoding import decode
-from saywhy.decoding.config import log_probabilities
-from saywhy.encoders.features import Features
-from saywhy.errors import UserError
-from saywhy.explain.composites import DEFAULT, Composite, composite
-from saywhy.explain.explaining import words_at_a_time
+from saywhy.decoding.config import decode, log_probabilities
+from saywhy.encoders.base import Features
+from saywhy.errors import UnreadableImage, UserError
+from saywhy.explain.lrp_rules import DEFAULT, Composite, composite
 from saywhy.explain.methods import METHODS
-from saywhy.hallucination.risk import Names
+from saywhy.hallucination.risk_model import ObjectVocabulary
+from saywhy.inference.batches import ImageBatch, ImageBatches
 from saywhy.inference.model import Model
 
-VERSION = 1
-"""Of what is kept: another one finds nothing of this."""
-AT_ONCE = {"cpu": 16, "cuda": 256}
-"""Images, or captions, that go through the model at once; more are slower on a CPU, whose caches they overflow."""
-Progress = Callable[[str, int, int], None]
-"""Told what is being done, how many images of it are done, and how many there are."""
+VERSION = 2
+"""Part of every cache key; increase it when the meaning of cached arrays changes."""
+FORWARD_BATCH = {"cpu": 16, "cuda": 256}
+"""Images or captions per forward pass; larger batches are slower on a CPU, because they exceed its caches."""
 
 
-def silent(what: str, done: int, total: int) -> None:
-    """Say nothing."""
+class NotApplicable(Exception):
+    """An audit that cannot run on these data or this model, and the reason."""
 
 
 @dataclass(frozen=True)
-class ImageBatch:
-    """A batch of images as the encoder sees them."""
+class Progress:
+    """An event of a stage: its start, a finished batch, or its end.
 
-    images: Sequence[CaptionedImage]
-    pixels: Tensor  # (B, 3, S, S) uint8
-    boxes: Tensor | None  # (B, R, 4), where the model looks at regions
+    Attributes:
+        stage: what is being computed.
+        done: images finished so far, cached ones included.
+        total: images of the stage.
+        seconds: since the stage started.
+        finished: whether this is the last event of the stage.
+    """
 
-    def __len__(self) -> int:
-        return len(self.images)
+    stage: str
+    done: int
+    total: int
+    seconds: float = 0.0
+    finished: bool = False
+
+
+def ignore(event: object) -> None:
+    """Do nothing with an event."""
 
 
 @dataclass
 class AuditContext:
-    """A model on trial.
+    """A model to audit, with its data and settings.
 
     Attributes:
         model: the model.
-        data: the images of one split, with their captions.
-        cache: the folder in which what was found out is kept.
-        objects: the table of object words.
-        phrases: noun phrases with boxes, where the data has some.
-        regions: what a model of regions looks at.
-        rules: of LRP.
-        batch: images at a time; by itself one on a CPU and eight on a GPU.
+        data: the images of one split, with their reference captions.
+        cache: the folder of cached results.
+        object_words: the table of object words.
+        phrases: noun phrases with boxes, if the data has them.
+        regions: the regions that a region model attends to.
+        composite: the rules of LRP.
+        batch_size: images per batch; by default 1 on a CPU and 8 on a GPU.
         workers: processes that read images.
-        progress: told how far an audit is.
-        on_unreadable: told of each image that cannot be read, once.
-        of: how many images the split has, where `data` are some of them.
-        fitting: the images that a risk is to be fitted on; without them the model's own is used.
+        on_progress: called at the start and end of every stage, and after every batch.
+        on_unreadable: called once for each image that cannot be read.
+        fit_context: the context of the images to fit a risk on; without it, the model's own risk is tested.
+        split_images: the number of images of the split, if `data` is a part of it.
+        unreadable: names of the images that could not be read.
     """
 
     model: Model
     data: Dataset
     cache: Path
-    objects: ObjectWords = field(default_factory=ObjectWords.read)
+    object_words: ObjectWords = field(default_factory=ObjectWords.read)
     phrases: Phrases | None = None
-    regions: GivenRegions | None = None
-    rules: Composite = field(default_factory=lambda: composite(DEFAULT))
-    batch: int | None = None
+    regions: RegionSource | None = None
+    composite: Composite = field(default_factory=lambda: composite(DEFAULT))
+    batch_size: int | None = None
     workers: int | None = None
-    progress: Progress = silent
-    on_unreadable: Callable[[str], None] = lambda line: None
-    fitting: AuditContext | None = None
-    of: int | None = None
-    broken: set[str] = field(default_factory=set)
+    on_progress: Callable[[Progress], None] = ignore
+    on_unreadable: Callable[[UnreadableImage], None] = ignore
+    fit_context: AuditContext | None = None
+    split_images: int | None = None
+    unreadable: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         if self.regions is not None and self.regions.are_features:
             raise UserError(
-                f"model {self.model.name} looks at given features, not at pixels: there is nothing an audit could mask"
+                f"model {self.model.name} reads region features instead of pixels, so audits have no pixels to mask; "
+                "audit a model that reads images"
             )
         decoding = self.model.decoding
-        if decoding.method == "sample" or decoding.attend == "sampled":
+        if decoding.method == "sample" or decoding.attention == "sampled":
+            raise UserError(f"model {self.model.name} samples words or attention; audits need deterministic decoding")
+        without_captions = [image.name for image in self.data.images if not image.captions]
+        if without_captions:
             raise UserError(
-                f"model {self.model.name} draws its words or places at random: audits need one that does not"
+                f"{self.data.root}: {without_captions[0]} has no reference caption; add one or remove the image"
             )
-        wordless = [image.name for image in self.data.images if not image.captions]
-        if wordless:
-            raise UserError(f"{self.data.root}: {wordless[0]} has no caption to hold the model's against")
 
     @property
     def captioner(self) -> Captioner:
@@ -116,166 +131,176 @@ class AuditContext:
 
     @property
     def device(self) -> torch.device:
-        """What is computed on."""
+        """The device of the captioner."""
         return self.captioner.device
 
     @property
-    def side(self) -> int:
-        """S, of the square the encoder sees."""
+    def input_size(self) -> int:
+        """S, the side of the encoder's input."""
         return self.model.preprocessing.size
 
     @property
-    def chunk(self) -> int:
-        """Words that go back at a time."""
-        return words_at_a_time(self.device)
-
-    @property
-    def at_once(self) -> int:
-        """Images, or captions, that go through the model at once."""
-        return AT_ONCE.get(self.device.type, 64)
+    def forward_batch(self) -> int:
+        """Images or captions per forward pass."""
+        return FORWARD_BATCH.get(self.device.type, 64)
 
     @cached_property
-    def names(self) -> Names:
-        """Which words of the model's vocabulary name which things."""
-        return Names(self.model.vocabulary, self.objects)
+    def object_vocabulary(self) -> ObjectVocabulary:
+        """Which words of the model's vocabulary name which objects."""
+        return ObjectVocabulary(self.model.vocabulary, self.object_words)
 
     @cached_property
     def references(self) -> dict[str, tuple[tuple[str, ...], ...]]:
-        """What people said of each image, in words."""
-        return {each.name: tuple(tuple(tokenize(text)) for text in each.captions) for each in self.data.images}
+        """The tokenised reference captions by image name."""
+        return {image.name: tuple(tuple(tokenize(text)) for text in image.captions) for image in self.data.images}
 
     @cached_property
     def key(self) -> dict[str, Any]:
-        """All that a caption and its explanation depend on, the image apart."""
+        """Everything except the image that a caption and its explanation depend on."""
         return {
-            "model": digest(self.model),
+            "model": model_digest(self.model),
             "decoding": str(self.model.decoding),
-            "rules": repr(self.rules),
-            "objects": self.objects.key,
+            "composite": repr(self.composite),
+            "object_words": self.object_words.key,
             "regions": self.regions.describe() if self.regions else None,
         }
 
-    def kept(self, stage: str, **more: Any) -> ResultCache:
-        """What is kept of a stage; `more` is what it depends on beside the model."""
-        return ResultCache(self.cache, stage, {**self.key, "version": VERSION, "methods": METHODS, **more})
+    def stage_cache(self, stage: str, **settings: Any) -> DiskCache:
+        """The cached results of a stage; `settings` are what it depends on besides the model."""
+        return DiskCache(self.cache, stage, {**self.key, "version": VERSION, "methods": METHODS, **settings})
 
-    def through(
-        self,
-        kept: ResultCache,
-        compute: Callable[[ImageBatch], Iterable[Arrays]],
-        what: str,
-        images: Sequence[CaptionedImage] | None = None,
-    ) -> list[CaptionedImage]:
-        """See to it that every image is kept; `compute` gives the arrays of each of a batch. Those that are."""
-        asked = self.data.images if images is None else images
-        every = [each for each in asked if each.name not in self.broken]
-        names = {each.name: self.name_of(each) for each in every}
-        missing = [each for each in every if not kept.has(names[each.name])]
-        done = len(every) - len(missing)
-        self.progress(what, done, len(every))
-        for seen in self._seen(missing):
-            with (
-                torch.inference_mode(False),
-                self.captioner.attention_mode_set(self.model.decoding.attend),
-                _enough_memory(),
-            ):
-                for image, arrays in zip(seen.images, compute(seen), strict=True):
-                    kept.save(names[image.name], arrays)
-            done += len(seen)
-            self.progress(what, done, len(every))
-        return [each for each in every if each.name not in self.broken]
-
-    def name_of(self, image: CaptionedImage) -> str:
-        """What an image is kept under: its name and contents."""
+    def image_key(self, image: CaptionedImage) -> str:
+        """The cache key of an image: its name and its content."""
         try:
             return f"{image.name} {content_key(image.path)}"
         except UserError:
-            return image.name  # broken, so never kept
+            return image.name  # unreadable, so it is never cached
 
-    def _seen(self, images: Sequence[CaptionedImage]) -> Iterator[ImageBatch]:
+    def compute_missing(
+        self,
+        cache: DiskCache,
+        compute: Callable[[ImageBatch, list[CaptionedImage]], Iterable[Arrays]],
+        stage: str,
+        images: Sequence[CaptionedImage] | None = None,
+    ) -> list[CaptionedImage]:
+        """Compute and cache the arrays of all images that are not cached yet; return the images that are readable.
+
+        `compute` gets a batch and its images, and gives the arrays of each.
+        """
+        images = self.data.images if images is None else images
+        images = [image for image in images if image.name not in self.unreadable]
+        keys = {image.name: self.image_key(image) for image in images}
+        missing = [image for image in images if not cache.has(keys[image.name])]
+        done, total, start = len(images) - len(missing), len(images), time.monotonic()
+        self.on_progress(Progress(stage, done, total))
+        for batch in self.batches(missing):
+            batch_images = [missing[index] for index in batch.indices]
+            with (
+                torch.inference_mode(False),
+                self.captioner.using_attention(self.model.decoding.attention),
+                _out_of_memory_advice(),
+            ):
+                for image, arrays in zip(batch_images, compute(batch, batch_images), strict=True):
+                    cache.save(keys[image.name], arrays)
+            done += len(batch)
+            self.on_progress(Progress(stage, done, total, time.monotonic() - start))
+        self.on_progress(Progress(stage, done, total, time.monotonic() - start, finished=True))
+        return [image for image in images if image.name not in self.unreadable]
+
+    def batches(self, images: Sequence[CaptionedImage]) -> Iterator[ImageBatch]:
+        """The images in batches on the device; unreadable ones are reported and left out."""
+
+        def report(index: int, error: UnreadableImage) -> None:
+            self.unreadable.add(images[index].name)
+            self.on_unreadable(error)
+
         if not images:
             return
-        size = self.batch or (1 if self.device.type == "cpu" else 8)
-        names, paths = [each.name for each in images], [Path(each.path) for each in images]
-        frame = self.model.preprocessing
-        files = ImageFiles(paths, (3, frame.size, frame.size), frame, frame.at_least)
-        boxes = RegionBoxes(self.regions, names, paths, frame) if self.regions else None
-        chunks = [list(range(start, min(start + size, len(paths)))) for start in range(0, len(paths), size)]
-        workers = default_workers() if self.workers is None else self.workers
-        for numbers, rows, faults in read_ahead(Chunks(files), chunks, workers):
-            for number, fault in zip(numbers, faults, strict=True):
-                if fault:
-                    self.broken.add(names[number])
-                    self.on_unreadable(fault)
-            whole = [row for row, fault in enumerate(faults) if not fault]
-            if whole:
-                there = [numbers[row] for row in whole]
-                where = torch.from_numpy(boxes.rows(there)).to(self.device) if boxes else None
-                yield ImageBatch([images[each] for each in there], rows[whole].to(self.device), where)
+        batches = ImageBatches(
+            self.model.preprocessing,
+            [image.path for image in images],
+            self.regions,
+            batch_size=self.batch_size or (1 if self.device.type == "cpu" else 8),
+            workers=default_workers() if self.workers is None else self.workers,
+            on_unreadable=report,
+            names=[image.name for image in images],
+        )
+        for batch in batches:
+            yield batch.to(self.device)
 
     def encode(
         self,
-        seen: ImageBatch,
+        batch: ImageBatch,
         rows: Sequence[int] | None = None,
         change: Callable[[Tensor, slice], Tensor] | None = None,
     ) -> Features:
-        """Features of images, each as often as its row says; `change` alters the pixels of some of these."""
-        whose = torch.arange(len(seen)) if rows is None else torch.as_tensor(rows)
+        """The features of the images in `rows`, where a row may occur many times.
+
+        `change(pixels, part)` alters the pixels of the slice `part` of the rows before they are encoded.
+        """
+        indices = torch.arange(len(batch)) if rows is None else torch.as_tensor(rows)
         parts = []
-        for start in range(0, len(whose), self.at_once):
-            some = slice(start, start + self.at_once)
-            here = whose[some].to(seen.pixels.device)
-            pixels = seen.pixels[here] if change is None else change(seen.pixels[here], some)
+        for start in range(0, len(indices), self.forward_batch):
+            part = slice(start, start + self.forward_batch)
+            index = indices[part].to(batch.pixels.device)
+            pixels = batch.pixels[index] if change is None else change(batch.pixels[index], part)
             with torch.no_grad():
-                parts.append(self.captioner.encode(pixels, None if seen.boxes is None else seen.boxes[here]))
+                parts.append(self.captioner.encode(pixels, None if batch.boxes is None else batch.boxes[index]))
         return Features.joined(parts)
 
     def captions(self, features: Features) -> list[list[str]]:
-        """The words the model says."""
-        found: list[list[str]] = []
-        for start in range(0, len(features), self.at_once):
-            some = decode(self.captioner, features[start : start + self.at_once], self.model.decoding)
-            found += [self.model.vocabulary.decode(each.words) for each in some]
-        return found
+        """The captions that the model generates, as words."""
+        captions: list[list[str]] = []
+        for start in range(0, len(features), self.forward_batch):
+            hypotheses = decode(self.captioner, features[start : start + self.forward_batch], self.model.decoding)
+            captions += [self.model.vocabulary.decode(hypothesis.tokens) for hypothesis in hypotheses]
+        return captions
 
     def probabilities(
-        self, features: Features, rows: Sequence[int], said: Sequence[Sequence[int]], words: Sequence[int]
+        self, features: Features, rows: Sequence[int], prefixes: Sequence[Sequence[int]], words: Sequence[int]
     ) -> np.ndarray:
-        """p of each word after what was said, numbers without `<start>`, of the images in these rows: (N,)."""
-        order = sorted(range(len(said)), key=lambda i: -len(said[i]))  # the longest first: padding is not computed
-        found = np.empty(len(order))
-        for start in range(0, len(order), self.at_once):
-            some = order[start : start + self.at_once]
-            asked = [rows[i] for i in some], [said[i] for i in some], [words[i] for i in some]
-            found[some] = self._probabilities(features, *asked)
-        return found
+        """The probability of each word after its prefix, for the image in its row of the features: (N,).
+
+        Prefixes are word numbers without `<start>`.
+        """
+        order = sorted(range(len(prefixes)), key=lambda i: -len(prefixes[i]))  # longest first: less padding
+        p = np.empty(len(order))
+        for start in range(0, len(order), self.forward_batch):
+            part = order[start : start + self.forward_batch]
+            p[part] = self._probabilities(
+                features, [rows[i] for i in part], [prefixes[i] for i in part], [words[i] for i in part]
+            )
+        return p
 
     @torch.no_grad()
     def _probabilities(
-        self, features: Features, rows: list[int], said: list[Sequence[int]], words: list[int]
+        self, features: Features, rows: list[int], prefixes: list[Sequence[int]], words: list[int]
     ) -> np.ndarray:
-        captions = pad_sequence([torch.tensor([START, *each]) for each in said], batch_first=True, padding_value=PAD)
-        whose, last, wanted = (torch.tensor(of, device=self.device) for of in (rows, [*map(len, said)], words))
-        logits, _ = self.captioner(features.select(whose), captions.to(self.device))
+        tokens = pad_sequence(
+            [torch.tensor([START, *prefix]) for prefix in prefixes], batch_first=True, padding_value=PAD
+        )
+        lengths = [len(prefix) for prefix in prefixes]
+        row, last, word = (torch.tensor(values, device=self.device) for values in (rows, lengths, words))
+        logits, _ = self.captioner(features.select(row), tokens.to(self.device))
         log_p = log_probabilities(logits[torch.arange(len(rows), device=self.device), last])  # (N, V)
-        return log_p.gather(-1, wanted[:, None])[:, 0].exp().cpu().numpy()
+        return log_p.gather(-1, word[:, None])[:, 0].exp().cpu().numpy()
 
 
 @contextmanager
-def _enough_memory() -> Iterator[None]:
+def _out_of_memory_advice() -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError:
-        raise UserError("the GPU's memory is too small for so many images at a time: give a smaller --batch") from None
+        raise UserError("out of GPU memory: give a smaller --batch-size") from None
 
 
-def digest(model: Model) -> str:
-    """A hash of all that makes a model say what it says."""
-    found = hashlib.blake2b(digest_size=16)
+def model_digest(model: Model) -> str:
+    """A hash of everything that determines a model's captions, except the decoding."""
+    digest = hashlib.blake2b(digest_size=16)
     parts = (model.captioner.settings, model.captioner.encoder.settings, model.preprocessing)
-    about = [model.captioner.name, *map(asdict, parts)]
-    found.update(json.dumps([*about, model.vocabulary.words], sort_keys=True, default=str).encode())
+    settings = [model.captioner.name, *map(asdict, parts)]
+    digest.update(json.dumps([*settings, model.vocabulary.words], sort_keys=True, default=str).encode())
     for name, values in sorted(model.captioner.state_dict().items()):
-        found.update(name.encode())
-        found.update(values.detach().cpu().contiguous().numpy().tobytes())
-    return found.hexdigest()
+        digest.update(name.encode())
+        digest.update(values.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

@@ -1,4 +1,8 @@
-"""A case: one image, what the model said of it, and the reasons each method gives."""
+"""The evidence that audits test: for each image, the caption and the explanations of its words by every method.
+
+Every word is explained down to the features (earlier words, budget, gate, word features), and object words also down
+to the pixels. Evidence is computed once and cached for all audits.
+"""
 
 from __future__ import annotations
 
@@ -8,33 +12,34 @@ from functools import cached_property
 
 import numpy as np
 
-from saywhy.audits.context import AuditContext, ImageBatch
-from saywhy.audits.result_cache import Arrays
-from saywhy.audits.results import NotApplicable
+from saywhy.audits.context import AuditContext, NotApplicable
+from saywhy.cache import Arrays
 from saywhy.data.datasets import CaptionedImage
-from saywhy.data.preprocess import enlarged, in_boxes
-from saywhy.explain.methods import METHODS, Evidence, explain
-from saywhy.explain.request import Asked, question
-from saywhy.hallucination.risk import WORD_FEATURES, entropy, facts
+from saywhy.data.preprocess import boxes_on_image, upsample_grid
+from saywhy.explain.methods import METHODS, Attributions, attribute
+from saywhy.explain.passes import Targets
+from saywhy.hallucination.risk_model import WORD_FEATURES, entropy, word_features
+from saywhy.inference.batches import ImageBatch
 
 
 @dataclass(frozen=True)
 class ImageEvidence:
-    """What was said of an image, and why.
+    """The caption of an image and its explanation.
 
     Attributes:
-        words: the K words, as strings.
-        objects: where the J object words stand, (J,).
-        lemmas: what these name, (J,).
+        words: the K words of the caption.
+        objects: positions of the J object words, (J,).
+        lemmas: the objects that these words name, (J,).
         probability: of each word, (K,).
-        beta: the gate at each word, (K,); NaN where there is none.
-        entropy: of attention at each word, in nats, (K,).
-        share: of each word's evidence that is the image's, (K,).
-        facts: what the risk is told of each object word, (J, F).
-        alpha: what was looked at while saying each word, (K, L), the mean of the heads.
-        earlier: by method, the weight of each word (column) for each word (row), (K, K); zero from the diagonal on.
-        maps: by method, of each object word over the encoder's square, (J, S, S); none where they were not read. Those
-            over places are kept as such, and enlarged when they are read.
+        beta: the gate at each word, (K,); NaN if the model has none.
+        attention_entropy: at each word, in nats, (K,).
+        image_share: the image's share of each word's evidence, (K,).
+        features: the word features of the object words, (J, F).
+        alpha: the attention at each word, the mean over heads, (K, L).
+        earlier_words: by method, the weight of each word (column) for each word (row), (K, K); zero on and above the
+            diagonal.
+        maps: by method, the maps of the object words over the encoder's input, (J, S, S); empty if they were not
+            loaded. Maps over features are cached as such and enlarged when they are loaded.
     """
 
     words: np.ndarray
@@ -42,185 +47,209 @@ class ImageEvidence:
     lemmas: np.ndarray
     probability: np.ndarray
     beta: np.ndarray
-    entropy: np.ndarray
-    share: np.ndarray
-    facts: np.ndarray
+    attention_entropy: np.ndarray
+    image_share: np.ndarray
+    features: np.ndarray
     alpha: np.ndarray
-    earlier: dict[str, np.ndarray]
+    earlier_words: dict[str, np.ndarray]
     maps: dict[str, np.ndarray]
 
-    def arrays(self) -> Arrays:
-        """As it is kept: maps over pixels in half precision, each by its own scale; those over places as they are."""
-        plain = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("earlier", "maps")}
-        found = plain | {f"earlier {method}": values.astype(np.float32) for method, values in self.earlier.items()}
-        side = self.maps["lrp"].shape[-1]
+    def to_arrays(self) -> Arrays:
+        """For the cache: maps over pixels are scaled to their maximum and stored in half precision."""
+        names = [field.name for field in fields(self) if field.name not in ("earlier_words", "maps")]
+        arrays = {name: getattr(self, name) for name in names}
+        for method, weights in self.earlier_words.items():
+            arrays[f"earlier {method}"] = weights.astype(np.float32)
+        input_size = self.maps["lrp"].shape[-1]
         for method, maps in self.maps.items():
-            if maps.shape[-1] == side:
+            if maps.shape[-1] == input_size:
                 scale = np.abs(maps).max(axis=(1, 2), initial=0)
-                found[f"scale {method}"] = scale
+                arrays[f"scale {method}"] = scale
                 maps = (maps / np.where(scale > 0, scale, 1)[:, None, None]).astype(np.float16)
-            found[f"map {method}"] = maps
-        return found
+            arrays[f"map {method}"] = maps
+        return arrays
 
     @classmethod
-    def of(cls, arrays: Arrays) -> ImageEvidence:
-        """What `arrays` made of it."""
+    def from_arrays(cls, arrays: Arrays) -> ImageEvidence:
+        """The inverse of `to_arrays`."""
         plain = {name: values for name, values in arrays.items() if " " not in name}
-        earlier = {name.split(" ")[1]: values for name, values in arrays.items() if name.startswith("earlier ")}
-        kept = {method: arrays[f"map {method}"] for method in METHODS if f"map {method}" in arrays}
+        earlier_words = {name.split(" ")[1]: values for name, values in arrays.items() if name.startswith("earlier ")}
+        cached = {method: arrays[f"map {method}"] for method in METHODS if f"map {method}" in arrays}
         maps = {}
-        for method, values in kept.items():
+        for method, values in cached.items():
             if f"scale {method}" in arrays:
                 maps[method] = values.astype(np.float32) * arrays[f"scale {method}"][:, None, None]
             else:
-                maps[method] = enlarged(values, kept["lrp"].shape[-1], smooth=method == "attention")
-        return cls(earlier=earlier, maps=maps, **plain)
+                maps[method] = upsample_grid(values, cached["lrp"].shape[-1], smooth=method == "attention")
+        return cls(earlier_words=earlier_words, maps=maps, **plain)
 
 
 class EvidenceSet:
-    """All cases of a bench, heard once and kept.
+    """The evidence of all images of a context, computed once and cached.
 
-    Going through them leaves their maps on disk; `of` reads these, too.
+    Iterating does not load the maps; `load` does.
     """
 
-    def __init__(self, bench: AuditContext, images: Sequence[CaptionedImage] | None = None) -> None:
-        self.bench = bench
-        self.kept = bench.kept("cases", facts=WORD_FEATURES)
-        self.images = bench.through(self.kept, self._hear, "explaining", images)
+    def __init__(self, context: AuditContext) -> None:
+        self.context = context
+        self.cache = context.stage_cache("evidence", features=WORD_FEATURES)
+        self.images = context.compute_missing(self.cache, self._compute, "explaining captions")
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __iter__(self) -> Iterator[tuple[CaptionedImage, ImageEvidence]]:
-        return zip(self.images, self._brief, strict=True)
+        return zip(self.images, self._without_maps, strict=True)
 
-    def of(self, image: CaptionedImage) -> ImageEvidence:
-        """The case of an image, with maps."""
-        return ImageEvidence.of(self.kept.load(self.bench.name_of(image)))
+    def load(self, image: CaptionedImage) -> ImageEvidence:
+        """The evidence of an image, with maps."""
+        return ImageEvidence.from_arrays(self.cache.load(self.context.image_key(image)))
 
-    def with_objects(self) -> list[CaptionedImage]:
-        """The images whose captions have object words; a `NotApplicable` where there is none."""
-        if found := [image for image, case in self if len(case.objects)]:
-            return found
-        raise NotApplicable(f"no object word in {len(self)} captions: is the table of object words for their language?")
+    def images_with_objects(self) -> list[CaptionedImage]:
+        """The images whose captions have object words; raises `NotApplicable` if there are none."""
+        if images := [image for image, image_evidence in self if len(image_evidence.objects)]:
+            return images
+        raise NotApplicable(
+            f"no object word in {len(self)} captions; give --object-words a table in the language of the captions"
+        )
 
     @cached_property
-    def _brief(self) -> list[ImageEvidence]:
-        names = map(self.bench.name_of, self.images)
-        return [ImageEvidence.of(self.kept.load(name, but="map ")) for name in names]
+    def _without_maps(self) -> list[ImageEvidence]:
+        keys = map(self.context.image_key, self.images)
+        return [ImageEvidence.from_arrays(self.cache.load(key, skip="map ")) for key in keys]
 
-    def _hear(self, seen: ImageBatch) -> Iterator[Arrays]:
-        heard = list(decoder_evidence(self.bench, seen))
-        maps = self._maps(seen, heard)
-        for row, each in enumerate(heard):
-            of_row = {method: values[row] for method, values in maps.items()}
-            yield _case(each, of_row).arrays()
+    def _compute(self, batch: ImageBatch, images: list[CaptionedImage]) -> Iterator[Arrays]:
+        captions = list(decoder_evidence(self.context, batch))
+        maps = self._maps(batch, captions)
+        for row, caption in enumerate(captions):
+            yield _image_evidence(caption, {method: values[row] for method, values in maps.items()}).to_arrays()
 
-    def _maps(self, seen: ImageBatch, heard: Sequence[DecoderEvidence]) -> dict[str, list[np.ndarray]]:
-        """By method and image, the maps of its object words over the encoder's square, or its places, (J, S, S)."""
-        bench, S = self.bench, self.bench.side
-        found = {method: [np.zeros((0, S, S), np.float32)] * len(seen) for method in METHODS}
-        rows = [row for row, each in enumerate(heard) if each.objects]
+    def _maps(self, batch: ImageBatch, captions: Sequence[DecoderEvidence]) -> dict[str, list[np.ndarray]]:
+        """By method and image, the maps of its object words: (J, S, S), or (J, height, width) of the feature grid."""
+        context, S = self.context, self.context.input_size
+        maps = {method: [np.zeros((0, S, S), np.float32)] * len(batch) for method in METHODS}
+        rows = [row for row, caption in enumerate(captions) if caption.objects]
         if not rows:
-            return found
-        asked = [about(heard[row].words, heard[row].objects) for row in rows]
-        wanted = question(asked, bench.model.vocabulary, None, bench.device)
-        boxes = None if seen.boxes is None else seen.boxes[rows]
-        told = explain(bench.captioner, seen.pixels[rows], boxes, wanted, METHODS, bench.rules, bench.chunk)
+            return maps
+        words, objects = [captions[row].words for row in rows], [captions[row].objects for row in rows]
+        attributions = explain_words(context, batch.select(rows), words, objects)
+        grid = attributions.features.grid
         for method in METHODS:
-            maps = of_method(told, method)
-            grid = told.features.grid
-            maps = maps.reshape(*maps.shape[:2], *grid) if maps.ndim == 3 and grid else on_square(maps, method, told, S)
-            for place, row in enumerate(rows):
-                found[method][row] = maps[: len(heard[row].objects), place]
-        return found
+            values = method_maps(attributions, method)
+            if values.ndim == 3 and grid:
+                values = values.reshape(*values.shape[:2], *grid)
+            else:
+                values = over_input(values, method, attributions, S)
+            for i, row in enumerate(rows):
+                maps[method][row] = values[: len(captions[row].objects), i]
+        return maps
 
 
 @dataclass(frozen=True)
 class DecoderEvidence:
-    """A caption, and all that can be said of its words without a look at pixels."""
+    """A caption, and the explanation of its words down to the features.
+
+    Attributes:
+        words: the K words.
+        lemmas: the object that each word names, or None.
+        attributions: of the batch.
+        row: of this image in the batch.
+        features: the word features of all words, (K, F); NaN for words that name no object.
+    """
 
     words: list[str]
     lemmas: list[str | None]
-    told: Evidence
-    row: int  # of the batch the evidence is of
-    every_fact: np.ndarray  # (K, F)
+    attributions: Attributions
+    row: int
+    features: np.ndarray
 
     @property
     def objects(self) -> list[int]:
-        """Where object words stand."""
-        return [place for place, lemma in enumerate(self.lemmas) if lemma is not None]
+        """Positions of the object words."""
+        return [position for position, lemma in enumerate(self.lemmas) if lemma is not None]
 
     @property
-    def named(self) -> np.ndarray:
-        """What the object words name, (J,)."""
-        return np.array([self.lemmas[place] for place in self.objects], dtype=str)
+    def object_lemmas(self) -> np.ndarray:
+        """The objects that the object words name, (J,)."""
+        return np.array([self.lemmas[position] for position in self.objects], dtype=str)
 
     @property
-    def facts(self) -> np.ndarray:
-        """Of the object words, (J, F)."""
-        return self.every_fact[self.objects]
+    def object_features(self) -> np.ndarray:
+        """The word features of the object words, (J, F)."""
+        return self.features[self.objects]
 
 
 def decoder_evidence(
-    bench: AuditContext, seen: ImageBatch, methods: Sequence[str] = METHODS
+    context: AuditContext, batch: ImageBatch, methods: Sequence[str] = METHODS
 ) -> Iterator[DecoderEvidence]:
-    """Caption images, and explain every word as far as features."""
-    captions = bench.captions(bench.encode(seen))
-    lemmas = [bench.names.lemmas(words) for words in captions]
-    asked = [about(words, range(len(words))) for words in captions]
-    wanted = question(asked, bench.model.vocabulary, None, bench.device)
-    told = explain(bench.captioner, seen.pixels, seen.boxes, wanted, methods, bench.rules, bench.chunk, to_pixels=False)
-    found = facts(bench.captioner, told, wanted, lemmas, bench.names)
+    """Caption the images of a batch, and explain every word down to the features."""
+    captions = context.captions(context.encode(batch))
+    lemmas = [context.object_vocabulary.lemmas(words) for words in captions]
+    targets = Targets.of_captions(captions, None, context.model.vocabulary, context.device)
+    attributions = attribute(
+        context.captioner, batch.pixels, batch.boxes, targets, methods, context.composite, to_pixels=False
+    )
+    features = word_features(context.captioner, attributions, targets, lemmas, context.object_vocabulary)
     for row, words in enumerate(captions):
-        yield DecoderEvidence(words, lemmas[row], told, row, found[row])
+        yield DecoderEvidence(words, lemmas[row], attributions, row, features[row])
 
 
-def about(words: Sequence[str], places: Sequence[int]) -> Asked:
-    """The question why these words of a caption were said."""
-    return Asked(tuple(words), tuple(places), tuple(words[place] for place in places))
+def explain_words(
+    context: AuditContext, batch: ImageBatch, captions: Sequence[Sequence[str]], positions: Sequence[Sequence[int]]
+) -> Attributions:
+    """Explain the words at these positions of each caption, down to the pixels and by every method."""
+    targets = Targets.of_captions(captions, positions, context.model.vocabulary, context.device)
+    return attribute(context.captioner, batch.pixels, batch.boxes, targets, METHODS, context.composite)
 
 
-def of_method(told: Evidence, method: str) -> np.ndarray:
-    """A method's maps, (K, B, S, S) or over places (K, B, L); of heads of attention, the mean."""
-    values = told.maps[method].detach().float().cpu().numpy()
-    return values.mean(axis=2) if method == "attention" and told.alpha.ndim == 4 else values
+def method_maps(attributions: Attributions, method: str) -> np.ndarray:
+    """The maps of a method, (K, B, S, S), or over features (K, B, L); the mean over attention heads."""
+    values = attributions.maps[method].detach().float().cpu().numpy()
+    return values.mean(axis=2) if method == "attention" and attributions.alpha.ndim == 4 else values
 
 
-def squared(told: Evidence, method: str, side: int) -> np.ndarray:
-    """A method's maps over the encoder's square, (K, B, S, S)."""
-    return on_square(of_method(told, method), method, told, side)
+def input_maps(attributions: Attributions, method: str, input_size: int) -> np.ndarray:
+    """The maps of a method over the encoder's input, (K, B, S, S)."""
+    return over_input(method_maps(attributions, method), method, attributions, input_size)
 
 
-def on_square(values: np.ndarray, method: str, told: Evidence, side: int) -> np.ndarray:
-    """Values (K, B, S, S) as they are, values over places (K, B, L) enlarged to the square."""
+def over_input(values: np.ndarray, method: str, attributions: Attributions, input_size: int) -> np.ndarray:
+    """Values (K, B, S, S) unchanged; values over features (K, B, L) enlarged to the encoder's input."""
     if values.ndim == 4:
         return values
-    if told.features.grid is not None:
-        cells = values.reshape(*values.shape[:2], *told.features.grid)
-        return enlarged(cells, side, smooth=method == "attention")
-    assert told.features.boxes is not None
-    boxes = told.features.boxes.float().cpu().numpy()
-    size, whole = (side, side), (0.0, 0.0, float(side), float(side))
-    return np.array([[in_boxes(*each, size, whole) for each in zip(of_word, boxes, strict=True)] for of_word in values])
+    if attributions.features.grid is not None:
+        cells = values.reshape(*values.shape[:2], *attributions.features.grid)
+        return upsample_grid(cells, input_size, smooth=method == "attention")
+    assert attributions.features.boxes is not None
+    boxes = attributions.features.boxes.float().cpu().numpy()
+    size, crop = (input_size, input_size), (0.0, 0.0, float(input_size), float(input_size))
+    return np.array(
+        [
+            [boxes_on_image(*pair, size, crop) for pair in zip(image_values, boxes, strict=True)]
+            for image_values in values
+        ]
+    )
 
 
-def _case(heard: DecoderEvidence, maps: dict[str, np.ndarray]) -> ImageEvidence:
-    told, row, K = heard.told, heard.row, len(heard.words)
-    alpha = told.alpha[row, :K].float().numpy()
+def _image_evidence(caption: DecoderEvidence, maps: dict[str, np.ndarray]) -> ImageEvidence:
+    attributions, row, K = caption.attributions, caption.row, len(caption.words)
+    alpha = attributions.alpha[row, :K].float().numpy()
     alpha = alpha if alpha.ndim == 2 else alpha.mean(axis=1)
-    before = np.tri(K, k=-1, dtype=np.float32)  # a word has a weight for those after it alone
-    weights = {method: values[:K, row, 1 : K + 1].float().cpu().numpy() for method, values in told.earlier.items()}
+    causal = np.tri(K, k=-1, dtype=np.float32)  # only earlier words have a weight
+    earlier_words = {
+        method: values[:K, row, 1 : K + 1].float().cpu().numpy() * causal
+        for method, values in attributions.earlier_words.items()
+    }
     return ImageEvidence(
-        words=np.array(heard.words, dtype=str),
-        objects=np.array(heard.objects, dtype=np.int64),
-        lemmas=heard.named,
-        probability=told.probabilities[row, :K].numpy(),
-        beta=np.full(K, np.nan) if told.beta is None else told.beta[row, :K].float().numpy(),
-        entropy=entropy(alpha),
-        share=told.relevances.image_share()[:K, row].numpy(),
-        facts=heard.facts,
+        words=np.array(caption.words, dtype=str),
+        objects=np.array(caption.objects, dtype=np.int64),
+        lemmas=caption.object_lemmas,
+        probability=attributions.probabilities[row, :K].numpy(),
+        beta=np.full(K, np.nan) if attributions.beta is None else attributions.beta[row, :K].float().numpy(),
+        attention_entropy=entropy(alpha),
+        image_share=attributions.relevance.image_share()[:K, row].numpy(),
+        features=caption.object_features,
         alpha=alpha,
-        earlier={method: each * before for method, each in weights.items()},
+        earlier_words=earlier_words,
         maps=maps,
     )

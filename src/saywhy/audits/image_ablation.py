@@ -1,161 +1,302 @@
-"""CaptionedImage ablation: without the patches a method points at, is the word still said?
+"""Image ablation: if the patches that a method marks as relevant are masked, is the word still generated?
 
 The LRP paper (https://arxiv.org/abs/2001.01037, section V-B1). For every object word of a caption, the 20 patches of
-8 × 8 pixels with the highest sums of a method's map are masked with the training mean, and the image is captioned
-again. A word has vanished where the new caption no longer names the thing ("dogs" for "dog" names it). Beside it, how
-far the word's probability falls in its place, after the words that stood before it.
+8 × 8 pixels with the highest sums of a method's map are masked with the mean colour, and the image is captioned again.
+The word is no longer generated if the new caption does not name its object ("dogs" names a dog). Also measured: by how
+much the word's probability drops at its position, after the same words.
 
-Deletion and insertion curves (Petsiuk et al. 2018, https://arxiv.org/abs/1806.07421) ask the same of every share of the
-patches, for one drawn object word an image: masked from the most relevant on, and shown from there on in an image
-that is all mask. Areas are under the curve of p, over shares from 0 to 1.
+Deletion and insertion curves (Petsiuk et al. 2018, https://arxiv.org/abs/1806.07421) vary the number of patches, for
+one object word per image, chosen at random: patches are masked in the order of relevance, or uncovered in that order in
+an image that is fully masked. Areas are under the curve of the probability, over shares of patches from 0 to 1.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from saywhy.audits.context import AuditContext, ImageBatch
+from saywhy.audits.audit import Audit, AuditResult, Plot, audits
+from saywhy.audits.context import AuditContext
 from saywhy.audits.evidence import EvidenceSet, ImageEvidence
-from saywhy.audits.patches import MEAN, PATCH, highest, masked, patch_sums
-from saywhy.audits.result_cache import Arrays
-from saywhy.audits.results import Check, audits, checks_of, estimates
-from saywhy.audits.statistics import Bootstrap
+from saywhy.audits.patches import MEAN, PATCH, mask_patches, patch_sums, select_highest
+from saywhy.audits.statistics import Bootstrap, check, means_by_name, random_for
+from saywhy.cache import Arrays
 from saywhy.data.datasets import CaptionedImage
-from saywhy.encoders.features import Features
+from saywhy.encoders.base import Features
 from saywhy.explain.methods import METHODS
+from saywhy.inference.batches import ImageBatch
+from saywhy.viz import plots
+from saywhy.viz.method_styles import METHOD_STYLES, in_order
+from saywhy.viz.tables import DOWN, UP, Table, decimal, method_table, short_estimate, value_of
 
 PATCHES = 20
-RANKED = (*METHODS, "random")
+RANKINGS = (*METHODS, "random")
 FRACTIONS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
-BETWEEN = FRACTIONS[1:-1]
+INNER_FRACTIONS = FRACTIONS[1:-1]
+COMPARISONS = (("lrp", "random"), ("lrp", "attention"), ("guided-gradcam", "random"), ("attention", "random"))
+CURVES = ("deletion", "insertion")
 
 
 @audits.register("image-ablation")
-def image_ablation(bench: AuditContext, cases: EvidenceSet) -> dict[str, Any]:
-    """Mask what is relevant, and caption again."""
-    ablation = _Ablation(bench, cases)
-    kept = bench.kept("image-ablation", patches=PATCHES, patch=PATCH, mean=MEAN, fractions=FRACTIONS, ranked=RANKED)
-    images = bench.through(kept, ablation, "masking", cases.with_objects())
-    found = [kept.load(bench.name_of(image)) for image in images]
-    return {"patches": PATCHES, "patch": PATCH, **_words(images, found), "curves": _curves(images, found)}
+class ImageAblation(Audit):
+    """Mask relevant patches and caption again."""
+
+    title = "Image ablation: does a word disappear when its evidence is masked?"
+    description = (
+        "For each object word of the model's own caption, the patches of the image with the highest relevance are "
+        "masked with ImageNet's mean colour, and the image is captioned again. *No longer generated* is the share of "
+        "words whose object the new caption does not name; *mean drop of p* is the word's probability before minus "
+        "after masking, at its position and after the same words; *dropped* is the share of words whose probability "
+        "decreased. Higher is better in all three. *Random* masks as many patches at random. Twenty patches are a "
+        "smaller share of a larger input, so models with different input sizes are not comparable.\n\n"
+        "The curves show the probability of one object word per image while patches are masked in the order of "
+        "relevance (deletion: a small area is better), or uncovered in that order in a fully masked image (insertion: "
+        "a large area is better)."
+    )
+
+    def run(self, context: AuditContext, evidence: EvidenceSet) -> dict[str, Any]:
+        """Mask patches by every ranking, and caption again."""
+        cache = context.stage_cache(
+            "image-ablation", patches=PATCHES, patch_size=PATCH, mean=MEAN, fractions=FRACTIONS, rankings=RANKINGS
+        )
+        compute = _Ablation(context, evidence)
+        images = context.compute_missing(cache, compute, "masking patches", evidence.images_with_objects())
+        arrays = [cache.load(context.image_key(image)) for image in images]
+        return {
+            "patches": PATCHES,
+            "patch_size": PATCH,
+            **_word_results(images, arrays),
+            "curves": _curve_results(images, arrays),
+        }
+
+    def tables(self, body: dict[str, Any]) -> list[Table]:
+        """The tables of one model."""
+        side = body["patch_size"]
+        columns = {
+            "no_longer_generated": ("no longer generated", UP),
+            "probability_drop": ("mean drop of p", UP),
+            "share_dropped": ("dropped", UP),
+        }
+        caption = f"{body['words']:,} object words; {body['patches']} patches of {side} × {side} pixels masked."
+        tables = [method_table(body["methods"], columns, caption)]
+        if curves := body.get("curves"):
+            areas = {
+                method: {name: curves[name].get(method, {}).get("area") for name in CURVES}
+                for method in {**curves["deletion"], **curves["insertion"]}
+            }
+            caption = f"Areas under the curves of {curves['words']:,} object words, one per image."
+            tables.append(
+                method_table(areas, {"deletion": ("deletion", DOWN), "insertion": ("insertion", UP)}, caption)
+            )
+        return tables
+
+    def summary(self, body: dict[str, Any]) -> Table:
+        """The main numbers, for a terminal."""
+        head = (f"{body['words']:,} words", "no longer generated", "drop of p", "deletion area ↓", "insertion area ↑")
+        rows = []
+        for method, scores in body["methods"].items():
+            areas = [body["curves"][name][method]["area"] for name in CURVES]
+            estimates = (scores["no_longer_generated"], scores["probability_drop"], *areas)
+            rows.append((METHOD_STYLES[method].name, *map(short_estimate, estimates)))
+        return Table(head, rows)
+
+    def plots(self, results: Sequence[AuditResult]) -> list[Plot]:
+        """Plots that compare models."""
+        alt = "Share of words no longer generated when the most relevant patches are masked, by model"
+        return [Plot("", alt, lambda: _draw_no_longer_generated(results))]
+
+    def model_plots(self, body: dict[str, Any]) -> list[Plot]:
+        """Plots of one model."""
+        return (
+            [Plot("curves", "Deletion and insertion curves", lambda: _draw_curves(body))] if body.get("curves") else []
+        )
 
 
+class _Target(NamedTuple):
+    """An object word whose probability is measured: the row of its image in a batch, and its index j."""
+
+    row: int
+    j: int
+
+
+@dataclass(frozen=True)
 class _Ablation:
-    """The masked images of a batch, captioned."""
+    """Mask patches of the images of a batch, and caption them again."""
 
-    def __init__(self, bench: AuditContext, cases: EvidenceSet) -> None:
-        self.bench, self.cases = bench, cases
+    context: AuditContext
+    evidence: EvidenceSet
 
-    def __call__(self, seen: ImageBatch) -> Iterator[Arrays]:
-        cases = [self.cases.of(image) for image in seen.images]
-        ranks = [relevances(image, case) for image, case in zip(seen.images, cases, strict=True)]  # (J, M, P)
-        vanished, after = self._without_highest(seen, cases, ranks)
-        curves = self._curves(seen, cases, ranks)
-        for row, case in enumerate(cases):
+    def __call__(self, batch: ImageBatch, images: list[CaptionedImage]) -> Iterator[Arrays]:
+        captions = [self.evidence.load(image) for image in images]
+        relevance = [patch_relevance(image, caption) for image, caption in zip(images, captions, strict=True)]
+        missing, after = self._without_highest(batch, captions, relevance)
+        curves = self._curves(batch, images, captions, relevance)
+        for row, caption in enumerate(captions):
             yield {
-                "before": case.probability[case.objects],
-                "vanished": vanished[row],
+                "before": caption.probability[caption.objects],
+                "no_longer_generated": missing[row],
                 "after": after[row],
                 **{name: values[row] for name, values in curves.items()},
             }
 
     def _without_highest(
-        self, seen: ImageBatch, cases: Sequence[ImageEvidence], ranks: Sequence[np.ndarray]
+        self, batch: ImageBatch, captions: Sequence[ImageEvidence], relevance: Sequence[np.ndarray]
     ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Of each image, word and method: whether the word has vanished, and its probability, (J, M) each."""
-        chosen = [highest(each, PATCHES, each[:, -1:]).reshape(-1, each.shape[-1]) for each in ranks]
-        asked = [(row, j) for row, case in enumerate(cases) for j in range(len(case.objects)) for _ in RANKED]
-        features = self._encode(seen, asked, np.concatenate(chosen))
-        after = self._probabilities(features, cases, asked)
-        named = [{each.lemma for each in self.bench.objects.mentions(said)} for said in self.bench.captions(features)]
-        gone = np.array([cases[row].lemmas[j] not in there for (row, j), there in zip(asked, named, strict=True)])
-        ends = np.cumsum([len(each) for each in chosen])[:-1]
-        return tuple([each.reshape(-1, len(RANKED)) for each in np.split(of, ends)] for of in (gone, after))  # type: ignore[return-value]
+        """Per image, word and ranking: whether the word is no longer generated, and its probability; (J, M) each."""
+        selected = [
+            select_highest(values, PATCHES, values[:, -1:]).reshape(-1, values.shape[-1]) for values in relevance
+        ]
+        targets = [
+            _Target(row, j)
+            for row, caption in enumerate(captions)
+            for j in range(len(caption.objects))
+            for _ in RANKINGS
+        ]
+        features = self._encode(batch, targets, np.concatenate(selected))
+        after = self._probabilities(features, captions, targets)
+        mentions = self.context.object_words.mentions
+        named = [{mention.lemma for mention in mentions(words)} for words in self.context.captions(features)]
+        missing = np.array(
+            [captions[row].lemmas[j] not in lemmas for (row, j), lemmas in zip(targets, named, strict=True)]
+        )
+        ends = np.cumsum([len(rows) for rows in selected])[:-1]
+        by_image = [[part.reshape(-1, len(RANKINGS)) for part in np.split(array, ends)] for array in (missing, after)]
+        return by_image[0], by_image[1]
 
     def _curves(
-        self, seen: ImageBatch, cases: Sequence[ImageEvidence], ranks: Sequence[np.ndarray]
+        self,
+        batch: ImageBatch,
+        images: Sequence[CaptionedImage],
+        captions: Sequence[ImageEvidence],
+        relevance: Sequence[np.ndarray],
     ) -> dict[str, np.ndarray]:
-        """Of one word an image, p by method and share of patches, (B, M, shares), and at both ends, (B, 2)."""
-        pairs = zip(seen.images, ranks, strict=True)
-        drawn = [int(random_of(image).integers(len(each))) for image, each in pairs]
-        values = np.stack([each[j] for each, j in zip(ranks, drawn, strict=True)])  # (B, M, P)
-        B, P = len(cases), values.shape[-1]
-        chance = values[:, -1:]
-        first = np.stack([highest(values, round(share * P), chance) for share in BETWEEN], axis=2).reshape(B, -1, P)
-        none, every = (np.full((B, 1, P), value) for value in (False, True))
-        chosen = np.concatenate([first, ~first, none, every], axis=1)  # (B, 2 · M · shares + 2, P)
-        asked = [(row, j) for row, j in enumerate(drawn) for _ in range(chosen.shape[1])]
-        features = self._encode(seen, asked, chosen.reshape(-1, P))
-        p = self._probabilities(features, cases, asked).reshape(B, -1)
-        deleted, inserted = p[:, :-2].reshape(B, 2, len(RANKED), len(BETWEEN)).swapaxes(0, 1)
+        """For one word per image: p by ranking and share of patches, (B, M, shares), and at both ends, (B, 2)."""
+        pairs = zip(images, relevance, strict=True)
+        drawn = [int(random_for(image.name).integers(len(values))) for image, values in pairs]
+        values = np.stack([words[j] for words, j in zip(relevance, drawn, strict=True)])  # (B, M, P)
+        B, P = len(captions), values.shape[-1]
+        tie_break = values[:, -1:]
+        counts = [round(share * P) for share in INNER_FRACTIONS]
+        highest = np.stack([select_highest(values, count, tie_break) for count in counts], axis=2).reshape(B, -1, P)
+        none, everything = (np.full((B, 1, P), value) for value in (False, True))
+        selected = np.concatenate([highest, ~highest, none, everything], axis=1)  # (B, 2 · M · shares + 2, P)
+        targets = [_Target(row, j) for row, j in enumerate(drawn) for _ in range(selected.shape[1])]
+        features = self._encode(batch, targets, selected.reshape(-1, P))
+        p = self._probabilities(features, captions, targets).reshape(B, -1)
+        deleted, inserted = p[:, :-2].reshape(B, 2, len(RANKINGS), len(INNER_FRACTIONS)).swapaxes(0, 1)
         return {"deleted": deleted, "inserted": inserted, "ends": p[:, -2:]}
 
-    def _encode(self, seen: ImageBatch, asked: Sequence[tuple[int, int]], chosen: np.ndarray) -> Features:
-        """Features of the images asked about, each with its chosen patches masked."""
-        patches = torch.from_numpy(chosen)
-        return self.bench.encode(seen, [row for row, _ in asked], lambda pixels, some: masked(pixels, patches[some]))
+    def _encode(self, batch: ImageBatch, targets: Sequence[_Target], selected: np.ndarray) -> Features:
+        """The features of the targets' images, each with its selected patches masked."""
+        patches, rows = torch.from_numpy(selected), [row for row, _ in targets]
+        return self.context.encode(batch, rows, lambda pixels, part: mask_patches(pixels, patches[part]))
 
     def _probabilities(
-        self, features: Features, cases: Sequence[ImageEvidence], asked: Sequence[tuple[int, int]]
+        self, features: Features, captions: Sequence[ImageEvidence], targets: Sequence[_Target]
     ) -> np.ndarray:
-        """p of each object word asked about, after the words before it."""
-        number = self.bench.model.vocabulary.numbers
-        numbers = [[number[word] for word in case.words] for case in cases]
-        places = [(row, cases[row].objects[j]) for row, j in asked]
-        said, words = [numbers[row][:place] for row, place in places], [numbers[row][place] for row, place in places]
-        return self.bench.probabilities(features, range(len(asked)), said, words)
+        """The probability of each target after the words before it, (N,)."""
+        numbers = self.context.model.vocabulary.ids
+        tokens = [[numbers[word] for word in caption.words] for caption in captions]
+        positions = [(row, captions[row].objects[j]) for row, j in targets]
+        prefixes = [tokens[row][:position] for row, position in positions]
+        words = [tokens[row][position] for row, position in positions]
+        return self.context.probabilities(features, range(len(targets)), prefixes, words)
 
 
-def relevances(image: CaptionedImage, case: ImageEvidence) -> np.ndarray:
-    """What each method, and at last chance, says of the patches, (J, M, P); of equal patches chance decides."""
-    sums = np.stack([patch_sums(case.maps[method]) for method in METHODS], axis=1)
-    chance = random_of(image).random((len(sums), 1, sums.shape[-1]))
-    return np.concatenate([sums, chance], axis=1)
+def patch_relevance(image: CaptionedImage, caption: ImageEvidence) -> np.ndarray:
+    """The relevance of each patch by every method and, last, at random: (J, M, P). Random values also break ties."""
+    sums = np.stack([patch_sums(caption.maps[method]) for method in METHODS], axis=1)
+    random = random_for(image.name).random((len(sums), 1, sums.shape[-1]))
+    return np.concatenate([sums, random], axis=1)
 
 
-def random_of(image: CaptionedImage) -> np.random.Generator:
-    """Chance that is the same for an image whenever it is asked."""
-    return np.random.default_rng(int.from_bytes(hashlib.blake2b(image.name.encode(), digest_size=8).digest()))
-
-
-def _words(images: Sequence[CaptionedImage], found: Sequence[Arrays]) -> dict[str, Any]:
-    """How often words vanish, and how far their probabilities fall."""
-    whose = [image.name for image, each in zip(images, found, strict=True) for _ in each["before"]]
-    vanished, after, before = (_joined(found, name) for name in ("vanished", "after", "before"))
+def _word_results(images: Sequence[CaptionedImage], arrays: Sequence[Arrays]) -> dict[str, Any]:
+    """How many words are no longer generated, and by how much their probabilities drop."""
+    names = [image.name for image, values in zip(images, arrays, strict=True) for _ in values["before"]]
+    missing, after, before = (_joined(arrays, name) for name in ("no_longer_generated", "after", "before"))
     drops = before.reshape(-1, 1) - after.reshape(len(before), -1)  # (N, M)
-    rows = {"vanished": vanished.astype(float), "drop": drops, "dropped": (drops > 0).astype(float)}
-    sure = Bootstrap(whose)
-    pairs = (("lrp", "random"), ("lrp", "attention"), ("guided-gradcam", "random"), ("attention", "random"))
-    claims = [Check(f"{one} makes more words vanish than {other}", one, other) for one, other in pairs]
+    missing = missing.astype(float)
+    tables = {
+        "no_longer_generated": missing,
+        "probability_drop": drops,
+        "share_dropped": (drops > 0).astype(float),
+    }
+    bootstrap, by_ranking = Bootstrap(names), dict(zip(RANKINGS, missing.T, strict=True))
     return {
         "words": len(before),
-        "methods": estimates(sure, RANKED, rows),
-        "checks": checks_of(sure, claims, dict(zip(RANKED, rows["vanished"].T, strict=True))),
+        "methods": means_by_name(bootstrap, RANKINGS, tables),
+        "checks": [
+            check(
+                f"masking by {first} removes more words than masking by {second}",
+                bootstrap.difference(by_ranking[first], by_ranking[second]),
+            )
+            for first, second in COMPARISONS
+        ],
     }
 
 
-def _curves(images: Sequence[CaptionedImage], found: Sequence[Arrays]) -> dict[str, Any]:
-    sure = Bootstrap([image.name for image in images])
-    ends = np.stack([each["ends"] for each in found]) if found else np.zeros((0, 2))
-    told: dict[str, Any] = {"words": len(found), "fractions": FRACTIONS}
+def _curve_results(images: Sequence[CaptionedImage], arrays: Sequence[Arrays]) -> dict[str, Any]:
+    bootstrap = Bootstrap([image.name for image in images])
+    ends = np.stack([values["ends"] for values in arrays]) if arrays else np.zeros((0, 2))
+    empty = np.zeros((0, len(RANKINGS), len(INNER_FRACTIONS)))
+    results: dict[str, Any] = {"words": len(arrays), "fractions": FRACTIONS}
     for name, key, (first, last) in (("deletion", "deleted", (0, 1)), ("insertion", "inserted", (1, 0))):
-        inner = np.stack([each[key] for each in found]) if found else np.zeros((0, len(RANKED), len(BETWEEN)))
-        edges = [np.repeat(ends[:, [which]], len(RANKED), 1)[..., None] for which in (first, last)]
+        inner = np.stack([values[key] for values in arrays]) if arrays else empty
+        edges = [np.repeat(ends[:, [column]], len(RANKINGS), 1)[..., None] for column in (first, last)]
         p = np.concatenate([edges[0], inner, edges[1]], axis=-1)  # (N, M, F)
         areas = np.trapezoid(p, FRACTIONS, axis=-1)
         means = p.mean(axis=0) if len(p) else np.full(p.shape[1:], np.nan)
-        told[name] = {
-            method: {"curve": means[m].tolist(), "area": sure.mean(areas[:, m]).as_dict()}
-            for m, method in enumerate(RANKED)
+        results[name] = {
+            method: {"curve": means[m].tolist(), "area": bootstrap.mean(areas[:, m]).as_dict()}
+            for m, method in enumerate(RANKINGS)
         }
-    return told
+    return results
 
 
-def _joined(found: Sequence[Arrays], name: str) -> np.ndarray:
-    parts = [each[name] for each in found]
-    return np.concatenate(parts) if parts else np.zeros((0, len(RANKED)) if name != "before" else 0)
+def _joined(arrays: Sequence[Arrays], name: str) -> np.ndarray:
+    parts = [values[name] for values in arrays]
+    return np.concatenate(parts) if parts else np.zeros((0, len(RANKINGS)) if name != "before" else 0)
+
+
+def _draw_no_longer_generated(results: Sequence[AuditResult]) -> Any:
+    """Figure 6, left, of the LRP paper."""
+    models = [
+        {method: scores["no_longer_generated"] for method, scores in result.body["methods"].items()}
+        for result in results
+    ]
+    methods = in_order({method for estimates in models for method in estimates})
+    figure, axes = plots.panels(len(results), len(methods) * plots.ROW + 0.85)
+    for result, panel, estimates in zip(results, axes, models, strict=True):
+        for y, method in enumerate(methods):
+            plots.bar(panel, y, estimates.get(method), plots.colour_of(method))
+        panel.set_title(result.title)
+        panel.set_xlabel(f"share of words no longer generated\n({result.body['words']:,} object words)")
+    plots.methods_on_y(axes[0], methods)
+    plots.start_at_zero(axes[0], [estimate for estimates in models for estimate in estimates.values()])
+    for panel in axes[1:]:
+        plots.hide_y_axis(panel)
+    return figure
+
+
+def _draw_curves(body: dict[str, Any]) -> Any:
+    curves = body["curves"]
+    figure = plots.new_figure(plots.WIDTH, 3.1)
+    axes = figure.subplots(1, 2, sharey=True)
+    titles = {"deletion": ("Deletion", "masked", 1), "insertion": ("Insertion", "uncovered", -1)}
+    for panel, (key, (title, verb, sign)) in zip(axes, titles.items(), strict=True):
+        areas = {method: value_of(curves[key][method]["area"]) for method in in_order(curves[key])}
+        for method in sorted(areas, key=lambda method: sign * (areas[method] or 0)):
+            label = f"{METHOD_STYLES[method].name}  {decimal(areas[method])}"
+            style = {"color": plots.colour_of(method), "linestyle": plots.DASHED.get(method, "-"), "label": label}
+            panel.plot(curves["fractions"], curves[key][method]["curve"], **style)
+        panel.set_title(title)
+        panel.set_xlabel(f"share of the image {verb}")
+        panel.set_xlim(0, 1)
+        panel.set_ylim(bottom=0)
+        panel.legend(title="area, best first", **plots.LEGEND_BESIDE)
+    axes[0].set_ylabel(f"probability of the word ({curves['words']:,} words)")
+    return figure

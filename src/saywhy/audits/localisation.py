@@ -1,184 +1,431 @@
-"""Localisation: does the map of an object word lie where the thing is?
+"""Localisation: does the map of an object word lie on the object?
 
-The LRP paper (https://arxiv.org/abs/2001.01037, section V-B2), on boxes that people drew for the phrases of the
-references. A word takes part if the last thing that some phrase with boxes names is what the word names: "dog" has
-the boxes of "a brown dog" and of "two puppies", and not those of "the dog's mouth". Its correctness is the share of the
-map's positive part inside these boxes, of all references together (eqs. 23–24); beside it, the same of the negative
-part, and whether the highest, or lowest, pixel lies inside (the pointing game). `uniform` is a map that is the same
-everywhere: what the area of the boxes alone gives.
+The LRP paper (https://arxiv.org/abs/2001.01037, section V-B2), with boxes that people drew for phrases of the reference
+captions. An object word takes part if a phrase with boxes is about that object, that is, if the last object that the
+phrase names is the word's: "dog" has the boxes of "a brown dog" and of "two puppies", but not those of "the dog's
+mouth". The boxes of all references are taken together. Correctness is the share of a map E inside the boxes (eqs.
+23–24), for either sign:
 
-Where heads of attention can be heard alone (MH-FC), each gives a map of its own, and the best of them (eq. 25) and
-their mean are told beside the map of all.
+    positive = Σ_{ij ∈ boxes} max(E_ij, 0) / Σ_ij max(E_ij, 0)        negative: the same for −E
+
+The pointing game (Zhang et al. 2018, https://arxiv.org/abs/1608.00507) asks whether the highest pixel lies inside.
+`uniform` is a constant map: its share is the area of the boxes.
+
+For models with several attention heads (MH-FC), each head is also explained alone; the best head (eq. 25) and the mean
+of the heads are reported beside the map of all heads.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from saywhy.audits.boxes import box_mask, points, shares
-from saywhy.audits.context import AuditContext, ImageBatch
-from saywhy.audits.evidence import EvidenceSet, ImageEvidence, about, on_square, squared
-from saywhy.audits.result_cache import Arrays
-from saywhy.audits.results import NotApplicable, audits, checked, estimates
-from saywhy.audits.statistics import Bootstrap
+from saywhy.audits.audit import Audit, AuditResult, Plot, audits
+from saywhy.audits.context import AuditContext, NotApplicable
+from saywhy.audits.evidence import EvidenceSet, ImageEvidence, explain_words, input_maps, over_input
+from saywhy.audits.statistics import Bootstrap, check, means_by_name
+from saywhy.cache import Arrays
 from saywhy.data.datasets import CaptionedImage
 from saywhy.data.images import upright_size
-from saywhy.explain.methods import METHODS, explain
-from saywhy.explain.request import question
+from saywhy.data.preprocess import Preprocessing
+from saywhy.explain.methods import METHODS
+from saywhy.inference.batches import ImageBatch
+from saywhy.viz import plots
+from saywhy.viz.method_styles import METHOD_STYLES, in_order
+from saywhy.viz.tables import (
+    NEITHER,
+    UP,
+    Estimate,
+    Table,
+    decimal,
+    method_table,
+    short_estimate,
+    value_of,
+    value_table,
+)
 
-MAPPED = (*METHODS, "uniform")
+MAPS = (*METHODS, "uniform")
 SCORES = ("positive", "negative", "pointing", "pointing_negative")
 SIZES = {"under 5 %": 0.05, "5 to 15 %": 0.15, "15 to 40 %": 0.4, "over 40 %": 1.01}
+"""Classes of object sizes, and the share of the image that each ends below."""
 
 
 @audits.register("localisation")
-def localisation(bench: AuditContext, cases: EvidenceSet) -> dict[str, Any]:
-    """Hold maps against boxes."""
-    if bench.phrases is None:
-        raise NotApplicable(
-            f"{bench.data.name} has no boxes: put boxes.jsonl.gz beside its captions, or give --boxes FILE"
+class Localisation(Audit):
+    """Compare maps with boxes."""
+
+    title = "Localisation: does relevance lie on the object that is named?"
+    description = (
+        "For each object word for which people drew boxes in the image, *positive inside* is the share of a map's "
+        "positive relevance inside the boxes, and *negative inside* the share of its negative relevance. *Uniform* is "
+        "a constant map: its share is the area of the boxes. If the sign of a method is meaningful, its positive "
+        "share is above that of *uniform* and its negative share below. *Highest inside* is how often the map's "
+        "highest pixel lies in a box (the pointing game), *lowest inside* how often its lowest pixel does. Area is "
+        "the share of the image that the boxes cover. A map without positive (or negative) values has no such share "
+        "and is not counted; the checks compare words that have both values."
+    )
+
+    def run(self, context: AuditContext, evidence: EvidenceSet) -> dict[str, Any]:
+        """Score all maps against the boxes."""
+        if context.phrases is None:
+            raise NotApplicable(
+                f"{context.data.name} has no boxes: put boxes.jsonl.gz in the folder of its captions, or give --boxes"
+            )
+        words, skipped = measure(context, evidence)
+        if not words:
+            raise NotApplicable(
+                f"{context.phrases.path}: no phrase with boxes names an object word of the {len(evidence)} captions"
+            )
+        bootstrap = Bootstrap([word.image for word in words])
+        scores = np.stack([word.scores for word in words])  # (N, M, 4)
+        kinds, sizes = [word.kind for word in words], [size_class(word.area) for word in words]
+        return {
+            "words": len(words),
+            "skipped": {"no reference phrase with boxes names it": skipped},
+            "methods": means_by_name(bootstrap, MAPS, {name: scores[..., i] for i, name in enumerate(SCORES)}),
+            "by_kind": _by_group(words, kinds, [kind for kind, _ in Counter(kinds).most_common()]),
+            "by_size": _by_group(words, sizes, list(SIZES)),
+            "heads": HeadLocalisation(context, evidence).run(words) if context.captioner.heads > 1 else None,
+            "checks": _checks(bootstrap, scores),
+        }
+
+    def tables(self, body: dict[str, Any]) -> list[Table]:
+        """The tables of one model."""
+        columns = {
+            "positive": ("positive inside", UP),
+            "negative": ("negative inside", NEITHER),
+            "pointing": ("highest inside", UP),
+            "pointing_negative": ("lowest inside", NEITHER),
+        }
+        skipped = "".join(
+            f" Not counted: {count:,} ({reason})." for reason, count in (body.get("skipped") or {}).items()
         )
-    located = _Located(bench, cases)
-    rows = [row for image in cases.with_objects() for row in located.rows(image, cases.of(image))]
-    skipped = {"no reference phrase with boxes names it": located.without}
-    if not rows:
-        raise NotApplicable(
-            f"{bench.phrases.path}: no phrase with boxes names an object word of the {len(cases)} captions"
-        )
-    sure = Bootstrap([row["image"] for row in rows])
-    scores = np.stack([row["scores"] for row in rows])  # (N, M, 4)
-    areas, kinds = np.array([row["area"] for row in rows]), [row["kind"] for row in rows]
-    sizes = [next(name for name, most in SIZES.items() if area < most) for area in areas]
-    return {
-        "words": len(rows),
-        "skipped": skipped,
-        "methods": estimates(sure, MAPPED, {name: scores[..., i] for i, name in enumerate(SCORES)}),
-        "by_kind": _by(kinds, [kind for kind, _ in Counter(kinds).most_common()], rows, scores, areas),
-        "by_size": _by(sizes, list(SIZES), rows, scores, areas),
-        "heads": _heads(bench, cases, located, rows) if bench.captioner.heads > 1 else None,
-        "checks": _checks(sure, scores),
-    }
+        tables = [method_table(body["methods"], columns, f"{body['words']:,} words with boxes.{skipped}")]
+        for key, title, caption in (("by_kind", "kind", "kind of object"), ("by_size", "boxes", "area of the boxes")):
+            if groups := body.get(key):
+                counts = {
+                    "words": [f"{group['words']:,}" for group in groups.values()],
+                    "area": [decimal(value_of(group["area"])) for group in groups.values()],
+                }
+                values = {name: group["methods"] for name, group in groups.items()}
+                tables.append(value_table(title, values, counts, f"Positive relevance inside the boxes, by {caption}."))
+        if heads := body.get("heads"):
+            columns = {"best": ("best head", UP), "mean": ("mean of heads", UP), "all": ("all together", UP)}
+            caption = f"Each of the {heads['heads']} heads alone, {heads['words']:,} words: positive relevance inside."
+            tables.append(method_table(heads["methods"], columns, caption))
+        return tables
+
+    def summary(self, body: dict[str, Any]) -> Table:
+        """The main numbers, for a terminal."""
+        head = (f"{body['words']:,} words", "positive inside", "negative inside", "highest inside")
+        rows = [
+            (METHOD_STYLES[method].name, *(short_estimate(scores[key]) for key in ("positive", "negative", "pointing")))
+            for method, scores in body["methods"].items()
+        ]
+        for method, scores in (body["heads"] or {"methods": {}})["methods"].items():
+            rows.append((f"{METHOD_STYLES[method].name}, best head", short_estimate(scores["best"]), "", ""))
+        return Table(head, rows)
+
+    def plots(self, results: Sequence[AuditResult]) -> list[Plot]:
+        """Plots that compare models."""
+        return [Plot("", "Share of relevance inside the boxes, by model", lambda: _draw_shares(results))]
+
+    def model_plots(self, body: dict[str, Any]) -> list[Plot]:
+        """Plots of one model."""
+        if not body.get("by_kind"):
+            return []
+        alt = "Positive relevance inside the boxes, by kind of object and area of the boxes"
+        return [Plot("kinds", alt, lambda: _draw_groups(body))]
 
 
-class _Located:
-    """Object words with the boxes of what they name."""
+class Box(NamedTuple):
+    """Where the object of a word is.
 
-    def __init__(self, bench: AuditContext, cases: EvidenceSet) -> None:
-        self.bench, self.cases = bench, cases
-        self.without = 0
+    Attributes:
+        mask: the pixels of the encoder's input inside the boxes, (S, S) bool.
+        kind: the kind of object, such as "people".
+    """
 
-    def masks(self, image: CaptionedImage, case: ImageEvidence) -> dict[int, tuple[np.ndarray, str]]:
-        """By the number of an object word, the pixels inside its boxes and the kind of thing they are of."""
-        assert self.bench.phrases is not None
-        objects, found = self.bench.objects, {}
-        told = [(objects.mentions(each.words), each) for each in self.bench.phrases.of(image.name)]
-        heads = [(mentions[-1].lemma, each) for mentions, each in told if mentions]
-        size = upright_size(image.path)
-        for j, lemma in enumerate(case.lemmas):
-            kinds = objects.kinds_of(str(lemma))
-            of_word = [each for head, each in heads if head in kinds]
-            if of_word:
-                boxes = np.concatenate([each.boxes for each in of_word])
-                mask = box_mask(boxes, size, self.bench.model.preprocessing, self.bench.side)
-                if mask.any():  # a crop may have cut the boxes away
-                    found[j] = mask, Counter(each.kind for each in of_word).most_common(1)[0][0]
-        return found
-
-    def rows(self, image: CaptionedImage, case: ImageEvidence) -> Iterator[dict[str, Any]]:
-        """What is measured of each word that has boxes."""
-        masks = self.masks(image, case)
-        self.without += len(case.objects) - len(masks)
-        for j, (mask, kind) in masks.items():
-            maps = np.stack([*(case.maps[method][j] for method in METHODS), np.ones_like(case.maps["lrp"][j])])
-            yield {"image": image.name, "kind": kind, "area": mask.mean(), "scores": located(maps, mask)}
+    mask: np.ndarray
+    kind: str
 
 
-def located(maps: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """The scores of maps (M, S, S): (M, 4); NaN where a map has nothing of that sign. A flat map points by chance."""
+@dataclass(frozen=True)
+class LocatedWord:
+    """An object word with boxes.
+
+    Attributes:
+        image: the name of its image.
+        kind: the kind of object.
+        area: the share of the encoder's input inside the boxes.
+        scores: of the maps of all methods and of `uniform`, (M, 4), as `SCORES`.
+    """
+
+    image: str
+    kind: str
+    area: float
+    scores: np.ndarray
+
+
+def measure(context: AuditContext, evidence: EvidenceSet) -> tuple[list[LocatedWord], int]:
+    """The object words that have boxes, and the number of those that have none."""
+    words, skipped = [], 0
+    for image in evidence.images_with_objects():
+        image_evidence = evidence.load(image)
+        boxes = object_boxes(context, image, image_evidence)
+        skipped += len(image_evidence.objects) - len(boxes)
+        for j, (mask, kind) in boxes.items():
+            maps = [
+                *(image_evidence.maps[method][j] for method in METHODS),
+                np.ones_like(image_evidence.maps["lrp"][j]),
+            ]
+            words.append(LocatedWord(image.name, kind, mask.mean(), map_scores(np.stack(maps), mask)))
+    return words, skipped
+
+
+def object_boxes(context: AuditContext, image: CaptionedImage, image_evidence: ImageEvidence) -> dict[int, Box]:
+    """By the index j of an object word, its boxes."""
+    assert context.phrases is not None
+    object_words, boxes = context.object_words, {}
+    phrases = [(object_words.mentions(phrase.words), phrase) for phrase in context.phrases.of(image.name)]
+    heads = [(mentions[-1].lemma, phrase) for mentions, phrase in phrases if mentions]
+    size = upright_size(image.path)
+    for j, lemma in enumerate(image_evidence.lemmas):
+        kinds = object_words.synonyms_and_kinds(str(lemma))
+        matching = [phrase for head, phrase in heads if head in kinds]
+        if matching:
+            corners = np.concatenate([phrase.boxes for phrase in matching])
+            mask = box_mask(corners, size, context.model.preprocessing, context.input_size)
+            if mask.any():  # the crop may exclude the boxes
+                boxes[j] = Box(mask, Counter(phrase.kind for phrase in matching).most_common(1)[0][0])
+    return boxes
+
+
+def box_mask(boxes: np.ndarray, size: tuple[int, int], preprocessing: Preprocessing, side: int) -> np.ndarray:
+    """The pixels whose centres lie in one of the boxes: (side, side) bool.
+
+    Args:
+        boxes: (n, 4) left, top, right, bottom, as shares 0–1 of the image.
+        size: the image's width and height.
+        preprocessing: determines the crop of the image that the encoder gets.
+        side: the number of pixels along each side of that crop.
+
+    >>> left_half = np.array([[0, 0, 0.5, 1]])
+    >>> box_mask(left_half, (200, 100), Preprocessing(fit="crop", margin=1), 4).astype(int).tolist()[0]
+    [1, 1, 0, 0]
+    """
+    crop = np.array(preprocessing.crop(*size)).reshape(2, 2) / size  # (top left, bottom right) × (x, y), as shares
+    centres = crop[0] + (np.arange(side)[:, None] + 0.5) / side * (crop[1] - crop[0])  # (side, 2)
+    top_left, bottom_right = np.asarray(boxes, float).reshape(-1, 2, 2).swapaxes(0, 1)[:, :, None]  # (n, 1, 2) each
+    columns, rows = np.moveaxis((top_left <= centres) & (centres < bottom_right), -1, 0)  # (n, side) each
+    return (rows[:, :, None] & columns[:, None, :]).any(axis=0)
+
+
+class Shares(NamedTuple):
+    """The shares of a map's positive and negative values inside a mask; (…) each."""
+
+    positive: np.ndarray
+    negative: np.ndarray
+
+
+def shares(maps: np.ndarray, mask: np.ndarray) -> Shares:
+    """The shares of maps (…, side, side) inside a mask (side, side), or one per map; NaN if that sign is absent.
+
+    >>> inside = shares(np.array([[3.0, -2.0], [1.0, 0.0]]), np.array([[True, True], [False, False]]))
+    >>> float(inside.positive), float(inside.negative)
+    (0.75, 1.0)
+    """
+    maps = np.asarray(maps, float)
+    return Shares(_share(np.maximum(maps, 0), mask), _share(np.maximum(-maps, 0), mask))
+
+
+def _share(amounts: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    inside, total = (values.sum(axis=(-2, -1)) for values in (amounts * mask, amounts))
+    return np.divide(inside, total, out=np.full(np.shape(inside), np.nan), where=total > 0)
+
+
+def points(maps: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Whether the highest pixel of maps (…, side, side) lies in the mask, the first if there are several: (…) bool.
+
+    >>> points(np.array([[[3, 2], [1, 0]], [[0, 1], [2, 3]]]), np.array([[True, True], [False, False]])).tolist()
+    [True, False]
+    """
+    maps, mask = np.broadcast_arrays(maps, mask)
+    flat = (*maps.shape[:-2], -1)
+    highest = maps.reshape(flat).argmax(axis=-1)
+    return np.take_along_axis(mask.reshape(flat), highest[..., None], axis=-1)[..., 0]
+
+
+def map_scores(maps: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """The scores of maps (M, S, S): (M, 4), as `SCORES`; NaN if a map has no values of that sign.
+
+    A constant map has no highest pixel; its pointing score is that of a pixel drawn at random.
+    """
     inside = shares(maps, mask)
-    flat = np.ptp(maps, axis=(1, 2)) == 0
-    up, down = points(maps, mask).astype(float), points(-maps, mask).astype(float)
-    up[np.isnan(inside.positive)], down[np.isnan(inside.negative)] = np.nan, np.nan
-    for found in (up, down):
-        found[flat & ~np.isnan(found)] = mask.mean()
-    return np.stack([inside.positive, inside.negative, up, down], axis=-1)
+    constant = np.ptp(maps, axis=(1, 2)) == 0
+    highest, lowest = points(maps, mask).astype(float), points(-maps, mask).astype(float)
+    highest[np.isnan(inside.positive)], lowest[np.isnan(inside.negative)] = np.nan, np.nan
+    for pointing in (highest, lowest):
+        pointing[constant & ~np.isnan(pointing)] = mask.mean()
+    return np.stack([inside.positive, inside.negative, highest, lowest], axis=-1)
 
 
-def _by(
-    names: Sequence[str], order: Sequence[str], rows: Sequence[Any], scores: np.ndarray, areas: np.ndarray
-) -> dict[str, Any]:
-    """The positive share of words of each kind, or size."""
-    told = {}
+def size_class(area: float) -> str:
+    """The class of an object's area, a key of `SIZES`."""
+    return next(name for name, end in SIZES.items() if area < end)
+
+
+def _by_group(words: Sequence[LocatedWord], groups: Sequence[str], order: Sequence[str]) -> dict[str, Any]:
+    """The positive share of the words of each group."""
+    results = {}
     for name in order:
-        these = np.array([each == name for each in names])
-        if these.any():
-            sure = Bootstrap([row["image"] for row, here in zip(rows, these, strict=True) if here])
-            columns = {method: sure.mean(scores[these, m, 0]).as_dict() for m, method in enumerate(MAPPED)}
-            told[name] = {"words": int(these.sum()), "area": sure.mean(areas[these]).as_dict(), "methods": columns}
-    return told
+        members = [word for word, group in zip(words, groups, strict=True) if group == name]
+        if members:
+            bootstrap = Bootstrap([word.image for word in members])
+            positive = np.stack([word.scores[:, 0] for word in members])  # (N, M)
+            results[name] = {
+                "words": len(members),
+                "area": bootstrap.mean(np.array([word.area for word in members])).as_dict(),
+                "methods": {method: bootstrap.mean(positive[:, m]).as_dict() for m, method in enumerate(MAPS)},
+            }
+    return results
 
 
-def _checks(sure: Bootstrap, scores: np.ndarray) -> list[dict[str, Any]]:
-    positive, negative = (dict(zip(MAPPED, scores[..., sign].T, strict=True)) for sign in (0, 1))
-    told = [
-        checked(f"{method} lies inside the boxes more than the uniform map", sure.difference(p, positive["uniform"]))
+def _checks(bootstrap: Bootstrap, scores: np.ndarray) -> list[dict[str, Any]]:
+    positive, negative = (dict(zip(MAPS, scores[..., sign].T, strict=True)) for sign in (0, 1))
+    checks = [
+        check(f"{method} lies inside the boxes more than the uniform map", bootstrap.difference(p, positive["uniform"]))
         for method, p in positive.items()
         if method != "uniform"
     ]
-    by_sign, of_attention = (
-        sure.difference(positive["lrp"], each) for each in (negative["lrp"], positive["attention"])
+    by_sign, with_attention = (
+        bootstrap.difference(positive["lrp"], other) for other in (negative["lrp"], positive["attention"])
     )
-    told.append(checked("lrp's positive part lies inside more than its negative", by_sign))
-    told.append(checked("lrp lies inside more than attention", of_attention))
-    return told
+    checks.append(check("lrp's positive part lies inside the boxes more than its negative part", by_sign))
+    checks.append(check("lrp lies inside the boxes more than attention", with_attention))
+    return checks
 
 
-def _heads(bench: AuditContext, cases: EvidenceSet, where: _Located, rows: Sequence[Any]) -> dict[str, Any]:
-    """The best head, the mean of heads, and all heads together, of the positive share."""
-    kept = bench.kept("heads", phrases=bench.phrases.key if bench.phrases else None)
-    named = {row["image"] for row in rows}
-    every = [each for each in cases.images if each.name in named]
-    images = bench.through(kept, _by_head(bench, cases, where), "hearing heads", every)
-    whose, found = [], []
-    for image in images:
-        values = kept.load(bench.name_of(image))["positive"]  # (N, heads, M)
-        whose += [image.name] * len(values)
-        found.append(values)
-    values = np.concatenate(found)
-    together = np.stack([row["scores"][: len(METHODS), 0] for row in rows])  # (N, M)
-    empty = np.isnan(values).all(axis=1)
-    counts = np.maximum((~np.isnan(values)).sum(axis=1), 1)
-    best = np.where(empty, np.nan, np.nanmax(np.nan_to_num(values, nan=-1.0), axis=1))
-    mean = np.where(empty, np.nan, np.nansum(values, axis=1) / counts)
-    tables = {"best": best, "mean": mean, "all": together}
-    sure = Bootstrap(whose)
-    return {"words": len(values), "heads": bench.captioner.heads, "methods": estimates(sure, METHODS, tables)}
+@dataclass(frozen=True)
+class HeadLocalisation:
+    """The positive shares when a single attention head is explained."""
 
+    context: AuditContext
+    evidence: EvidenceSet
 
-def _by_head(bench: AuditContext, cases: EvidenceSet, where: _Located) -> Callable[[ImageBatch], Iterator[Arrays]]:
-    def compute(seen: ImageBatch) -> Iterator[Arrays]:
-        heard = [cases.of(image) for image in seen.images]
-        masks = [where.masks(*each) for each in zip(seen.images, heard, strict=True)]
-        these = []
-        for case, of_row in zip(heard, masks, strict=True):
-            these.append(about(case.words.tolist(), [int(case.objects[j]) for j in of_row]))
-        asked = question(these, bench.model.vocabulary, None, bench.device)
-        found = [np.zeros((len(each), bench.captioner.heads, len(METHODS))) for each in masks]
-        for head in range(bench.captioner.heads):
-            with bench.captioner.isolate_head(head):
-                told = explain(bench.captioner, seen.pixels, seen.boxes, asked, METHODS, bench.rules, bench.chunk)
+    def run(self, words: Sequence[LocatedWord]) -> dict[str, Any]:
+        """The best head, the mean of the heads, and all heads together."""
+        context = self.context
+        cache = context.stage_cache("heads", phrases=context.phrases.key if context.phrases else None)
+        names = {word.image for word in words}
+        images = [image for image in self.evidence.images if image.name in names]
+        images = context.compute_missing(cache, self._compute, "explaining single heads", images)
+        by_image = [cache.load(context.image_key(image))["positive"] for image in images]  # (N, heads, M) each
+        bootstrap = Bootstrap([image.name for image, values in zip(images, by_image, strict=True) for _ in values])
+        values = np.concatenate(by_image)
+        empty = np.isnan(values).all(axis=1)
+        counts = np.maximum((~np.isnan(values)).sum(axis=1), 1)
+        tables = {
+            "best": np.where(empty, np.nan, np.nanmax(np.nan_to_num(values, nan=-1.0), axis=1)),
+            "mean": np.where(empty, np.nan, np.nansum(values, axis=1) / counts),
+            "all": np.stack([word.scores[: len(METHODS), 0] for word in words]),  # (N, M)
+        }
+        methods = means_by_name(bootstrap, METHODS, tables)
+        return {"words": len(values), "heads": context.captioner.heads, "methods": methods}
+
+    def _compute(self, batch: ImageBatch, images: list[CaptionedImage]) -> Iterator[Arrays]:
+        context, heads = self.context, self.context.captioner.heads
+        captions = [self.evidence.load(image) for image in images]
+        boxes = [object_boxes(context, image, caption) for image, caption in zip(images, captions, strict=True)]
+        words = [caption.words.tolist() for caption in captions]
+        positions = [
+            [int(caption.objects[j]) for j in image_boxes] for caption, image_boxes in zip(captions, boxes, strict=True)
+        ]
+        positive = [np.zeros((len(image_boxes), heads, len(METHODS))) for image_boxes in boxes]
+        for head in range(heads):
+            with context.captioner.isolate_head(head):
+                attributions = explain_words(context, batch, words, positions)
             for m, method in enumerate(METHODS):
                 if method == "attention":
-                    squares = on_square(told.maps[method][:, :, head].numpy(), method, told, bench.side)
+                    alpha = attributions.maps[method][:, :, head].numpy()
+                    maps = over_input(alpha, method, attributions, context.input_size)
                 else:
-                    squares = squared(told, method, bench.side)
-                for row, of_row in enumerate(masks):
-                    for k, (mask, _) in enumerate(of_row.values()):
-                        found[row][k, head, m] = shares(squares[k, row], mask).positive
-        yield from ({"positive": each} for each in found)
+                    maps = input_maps(attributions, method, context.input_size)
+                for row, image_boxes in enumerate(boxes):
+                    for k, (mask, _) in enumerate(image_boxes.values()):
+                        positive[row][k, head, m] = shares(maps[k, row], mask).positive
+        yield from ({"positive": values} for values in positive)
 
-    return compute
+
+def _draw_shares(results: Sequence[AuditResult]) -> Any:
+    """Figure 6, right, of the LRP paper."""
+    positive, negative = (
+        [{method: scores[key] for method, scores in result.body["methods"].items()} for result in results]
+        for key in ("positive", "negative")
+    )
+    methods = in_order({method for model in positive for method in model} - {"uniform"})
+    figure, axes = plots.panels(len(results), len(methods) * plots.ROW * 1.5 + 0.95)
+    for result, panel, inside, inside_negative in zip(results, axes, positive, negative, strict=True):
+        for y, method in enumerate(methods):
+            signed, colour = value_of(inside_negative.get(method)) is not None, plots.colour_of(method)
+            plots.bar(panel, y - 0.2 * signed, inside.get(method), colour, 0.36)
+            if signed:
+                plots.bar(panel, y + 0.2, inside_negative[method], colour, 0.36, filled=False)
+        _draw_uniform(panel, inside.get("uniform"))
+        panel.set_title(result.title, pad=14)
+        words = f"({result.body['words']:,} words)"
+        panel.set_xlabel(f"share inside the boxes {words}\nfilled: positive, hollow: negative")
+    plots.methods_on_y(axes[0], methods)
+    plots.start_at_zero(axes[0], [estimate for model in (*positive, *negative) for estimate in model.values()])
+    for panel in axes[1:]:
+        plots.hide_y_axis(panel)
+    return figure
+
+
+def _draw_uniform(panel: Any, estimate: Estimate | None) -> None:
+    """A line at the share of a constant map."""
+    if (uniform := value_of(estimate)) is None:
+        return
+    panel.axvline(uniform, color=plots.INK, linewidth=1, linestyle=(0, (3, 2)))
+    panel.annotate(
+        f"uniform {decimal(uniform, 2)}",
+        *((uniform, 1), (3, 2)),
+        xycoords=("data", "axes fraction"),
+        textcoords="offset points",
+        **{"fontsize": 7.5, "color": plots.MUTED},
+    )
+
+
+def _draw_groups(body: dict[str, Any]) -> Any:
+    """One panel for kinds of objects, and one for areas of boxes."""
+    titles = {"by_kind": "By kind of object", "by_size": "By area of the boxes"}
+    keys = [key for key in titles if body.get(key)]
+    groups = [group for key in keys for group in body[key].values()]
+    methods = in_order({method for group in groups for method in group["methods"]} - {"uniform"})
+    rows = max(len(body[key]) for key in keys)
+    figure = plots.new_figure(plots.WIDTH if len(keys) > 1 else 5.6, rows * (len(methods) * 0.075 + 0.16) + 1.0)
+    axes = figure.subplots(1, len(keys), sharex=True, squeeze=False)[0]
+    for panel, key in zip(axes, keys, strict=True):
+        for y, group in enumerate(body[key].values()):
+            _draw_group(panel, y, group, methods)
+        plots.labels_on_y(panel, [f"{name}\n{group['words']:,} words" for name, group in body[key].items()])
+        panel.set_ylim(len(body[key]) - 0.5, -0.5)
+        panel.spines["left"].set_visible(False)
+        panel.set_title(titles[key])
+        panel.set_xlabel("positive relevance inside the boxes")
+    axes[0].set_xlim(left=0)
+    plots.legend_below(figure, axes[0], methods, {"area of the boxes": plots.INK})
+    return figure
+
+
+def _draw_group(panel: Any, y: int, group: dict[str, Any], methods: Sequence[str]) -> None:
+    for place, method in enumerate(methods):
+        offset = (place - (len(methods) - 1) / 2) * 0.8 / len(methods)
+        plots.dot(panel, y + offset, group["methods"].get(method), plots.colour_of(method), size=3.8)
+    if (area := value_of(group["area"])) is not None:
+        panel.plot([area, area], [y - 0.45, y + 0.45], color=plots.INK, linewidth=1.2)
+    panel.axhline(y + 0.5, color=plots.FAINT, linewidth=0.6)

@@ -1,204 +1,242 @@
-"""The risk that an object word is made up: fitted on one split, tested on another.
+"""Risk: is the predicted risk that an object word is made up accurate on images it was not fitted to?
 
-A logistic regression (scikit-learn) of the facts in `explain.risk`. How strongly it is held back is chosen by
-cross-validation over the images of the split it is fitted on. A thing's habit, how often it was made up, is counted
-on other images than those it is a fact of. A risk r means something if, of all words with risk r,
-a share r is made up; the expected calibration error is the mean distance from that, over ten bins.
+The risk (`hallucination.risk_model`) is a logistic model of features of the word; `hallucination.fitting` fits it, on
+another split than the one it is tested on. Its AUC is the probability that a made-up word has a higher risk than a true
+one. It is calibrated if a share r of all words with risk r is made up; the expected calibration error (ECE) is the mean
+distance from that, over ten bins.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from saywhy.audits.context import AuditContext, ImageBatch
+from saywhy.audits.audit import Audit, Plot, audits
+from saywhy.audits.context import AuditContext, NotApplicable
 from saywhy.audits.evidence import EvidenceSet, decoder_evidence
-from saywhy.audits.result_cache import Arrays
-from saywhy.audits.results import NotApplicable, audits, checked
-from saywhy.audits.statistics import Bootstrap, auc, calibration
-from saywhy.errors import UserError
+from saywhy.audits.statistics import Bootstrap, check
+from saywhy.cache import Arrays
+from saywhy.data.datasets import CaptionedImage
+from saywhy.hallucination import fitting
 from saywhy.hallucination.labels import few_references, is_supported
-from saywhy.hallucination.risk import PRIOR_FEATURE, WORD_FEATURES, Risk
-
-FOLDS = 5
-STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0)
-PRIOR = 5
-"""Times that a thing counts as met before it is: things met once or twice have no habit yet."""
-FEWEST = 20
-"""Words of either kind that there must be to fit to."""
+from saywhy.hallucination.risk_model import WORD_FEATURES, Risk
+from saywhy.inference.batches import ImageBatch
+from saywhy.metrics.classification import calibration
+from saywhy.viz import plots
+from saywhy.viz.tables import MISSING, UP, Table, bold_best, decimal, estimate_text, short_estimate, value_of
 
 
 @audits.register("risk")
-def risk(bench: AuditContext, cases: EvidenceSet) -> dict[str, Any]:
-    """Test the model's risk or, where it has none, or another is asked for, fit one first."""
-    fitted = fit(bench.fitting) if bench.fitting is not None else bench.model.risk
-    if fitted is None:
-        raise NotApplicable(
-            f"model {bench.model.name} has no risk.json, and the data no split it could be fitted on: "
-            "give --fit SPLIT, another than the one that is audited"
-        )
-    _refuse_unfit(fitted, bench)
-    cases.with_objects()
-    images, lemmas, facts = of_cases(cases)
-    made_up = ~is_supported(bench.objects, bench.references, images, lemmas)
-    predicted = fitted(facts, lemmas.tolist())
-    object_priors = [fitted.object_priors.get(lemma, fitted.usual) for lemma in lemmas.tolist()]
-    known = np.column_stack([facts, object_priors])
-    sure = Bootstrap(images)
-    found = calibration(predicted, made_up)
-    half = np.zeros(len(predicted))
-    log_p = -facts[:, WORD_FEATURES.index("log p")]
-    return {
-        "words": len(images),
-        "made_up": int(made_up.sum()),
-        "notes": few_references(bench.references),
-        "fitted_on": {name: value for name, value in fitted.about.items() if name != "cross_validated"},
-        "cross_validated": fitted.about.get("cross_validated"),
-        "auc": sure.auc(predicted, made_up).as_dict(),
-        "ece": found.ece,
-        "calibration": [list(each) for each in found.bins],
-        "weights": dict(zip(fitted.facts, fitted.weights, strict=True)),
-        "alone": {name: _alone(sure, values, made_up) for name, values in zip(fitted.facts, known.T, strict=True)},
-        "fitted": fitted.as_dict(),
-        "checks": [
-            checked("the risk is higher for made-up words", sure.auc_difference(predicted, half, made_up)),
-            checked("the risk tells better than the probability", sure.auc_difference(predicted, log_p, made_up)),
-        ],
-    }
+class RiskAudit(Audit):
+    """Test the model's risk, or fit one first."""
 
-
-def _refuse_unfit(fitted: Risk, bench: AuditContext) -> None:
-    """A `NotApplicable` where the risk was fitted on the very split that is audited, or with another table of words."""
-    data, split = bench.data.name, bench.data.images[0].split
-    if (fitted.about.get("data"), fitted.about.get("split")) == (data, split):
-        raise NotApplicable(
-            f"the risk of model {bench.model.name} was fitted on {data} {split}: give another --split or --fit"
-        )
-    if fitted.about.get("objects") != bench.objects.key:
-        raise NotApplicable(
-            f"the risk of model {bench.model.name} was fitted with another table of object words: give --fit"
-        )
-
-
-def _alone(sure: Bootstrap, values: np.ndarray, made_up: np.ndarray) -> dict[str, Any]:
-    """AUC of one fact, in its better direction."""
-    found = sure.auc(values, made_up)
-    return (found if not found.value < 0.5 else sure.auc(-values, made_up)).as_dict()
-
-
-def of_cases(cases: EvidenceSet) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Of all object words: whose they are, what they name, and their facts (N, F)."""
-    found = [(image.name, case) for image, case in cases if len(case.objects)]
-    images = [name for name, case in found for _ in case.objects]
-    lemmas = [case.lemmas for _, case in found]
-    facts = [case.facts for _, case in found]
-    return (
-        images,
-        np.concatenate([np.zeros(0, str), *lemmas]),
-        np.concatenate([np.zeros((0, len(WORD_FEATURES))), *facts]),
+    title = "Risk: how accurately are made-up words predicted?"
+    description = (
+        "The risk is a logistic model that predicts, from features of an object word, whether the word is made up. It "
+        "is fitted on one split and tested on another. The AUC is the probability that a made-up word has a higher "
+        "risk than a true one (0.5 is chance, 1 is best); ECE is the expected calibration error, the mean distance "
+        "between predicted and observed frequencies over ten bins of the risk (0 is best). Weights apply to features "
+        "in units of their standard deviation; positive weights raise the risk. *AUC alone* is that of a single "
+        "feature, in its better direction.\n\n"
+        "Features: p is the probability of the word; *synonyms* are all words that a reference could use for the "
+        "object; *entropy* is that of the next word; *low relevance* is the 5 % quantile of LRP over the features of "
+        "the image, and *negative relevance* its negative share; *object prior* is how often the object was made up "
+        "in the data that the risk was fitted on."
     )
 
+    def run(self, context: AuditContext, evidence: EvidenceSet) -> dict[str, Any]:
+        """Test a risk on words that it was not fitted to."""
+        risk = fit(context.fit_context) if context.fit_context is not None else context.model.risk
+        if risk is None:
+            raise NotApplicable(
+                f"model {context.model.name} has no risk.json, and the data has no other split to fit one on; "
+                "give --fit SPLIT"
+            )
+        _check_independent(risk, context)
+        evidence.images_with_objects()
+        words = ObjectWordFeatures.of_evidence(evidence)
+        made_up = words.made_up(context)
+        predicted = risk(words.features, words.lemmas.tolist())
+        inputs = np.column_stack([words.features, [risk.prior(lemma) for lemma in words.lemmas.tolist()]])
+        bootstrap, curve = Bootstrap(words.images), calibration(predicted, made_up)
+        constant, surprise = np.zeros(len(predicted)), -words.features[:, WORD_FEATURES.index("log p")]
+        single = {
+            name: _single_feature_auc(bootstrap, values, made_up)
+            for name, values in zip(risk.features, inputs.T, strict=True)
+        }
+        return {
+            "words": len(made_up),
+            "made_up": int(made_up.sum()),
+            "notes": few_references(context.references),
+            "fitted_on": {name: value for name, value in risk.about.items() if name != "cross_validated"},
+            "cross_validated": risk.about.get("cross_validated"),
+            "auc": bootstrap.auc(predicted, made_up).as_dict(),
+            "ece": curve.ece,
+            "calibration": [list(values) for values in curve.bins],
+            "weights": dict(zip(risk.features, risk.weights, strict=True)),
+            "single_feature_auc": single,
+            "fitted_risk": risk.as_dict(),
+            "checks": [
+                check("the risk is higher for made-up words", bootstrap.auc_difference(predicted, constant, made_up)),
+                check(
+                    "the risk separates made-up from true words better than the probability",
+                    bootstrap.auc_difference(predicted, surprise, made_up),
+                ),
+            ],
+        }
 
-def fit(bench: AuditContext) -> Risk:
-    """Fit a risk to all object words of a bench's captions."""
-    images, lemmas, facts = _told(bench)
-    made_up = ~is_supported(bench.objects, bench.references, images, lemmas) if images else np.zeros(0, bool)
-    split = bench.data.images[0].split
-    if min(made_up.sum(), (~made_up).sum()) < FEWEST:
-        raise NotApplicable(
-            f"{bench.data.name} {split}: {int(made_up.sum())} made-up and {int((~made_up).sum())} true object words "
-            f"are too few to fit a risk to; it takes {FEWEST} of each"
+    def tables(self, body: dict[str, Any]) -> list[Table]:
+        """The tables of one model."""
+        fitted, crossed = body["fitted_on"], body["cross_validated"] or {}
+        tested = (body["split"], estimate_text(body["auc"]), decimal(body["ece"]))
+        validated = (f"{fitted['split']}, cross-validated", decimal(crossed.get("auc")), decimal(crossed.get("ece")))
+        rows = [
+            (name, f"{part['words']:,}", f"{part['made_up']:,}", auc, ece)
+            for part, (name, auc, ece) in ((body, tested), (fitted, validated))
+        ]
+        caption = f"Fitted on {fitted['images']:,} images of {fitted['split']}."
+        weights, single = body["weights"], body["single_feature_auc"]
+        features = sorted(weights, key=lambda feature: (-abs(weights[feature] or 0), feature))
+        cells = [estimate_text(single.get(feature)) for feature in features]
+        cells = bold_best([value_of(single.get(feature)) for feature in features], cells, UP)
+        signed = [decimal(weights[feature], 2, sign=True) for feature in features]
+        bins = [(decimal(risk), decimal(share), f"{count:,}") for risk, share, count in body["calibration"]]
+        return [
+            Table(("split", "words", "made up", "AUC ↑", "ECE ↓"), rows, caption=caption),
+            Table(
+                ("feature", "weight", "AUC alone ↑"),
+                [*zip(features, signed, cells, strict=True)],
+                caption="The features, by absolute weight.",
+            ),
+            Table(
+                ("mean predicted", "share made up", "words"), bins, (), "Predicted and observed, by bin of the risk."
+            ),
+        ]
+
+    def summary(self, body: dict[str, Any]) -> Table:
+        """The main numbers, for a terminal."""
+        fitted = body["fitted_on"]
+        row = (
+            "risk",
+            short_estimate(body["auc"]),
+            f"{body['ece']:.3f}",
+            f"{body['words']:,}",
+            f"{body['made_up']:,}",
+            " ".join(str(fitted[name]) for name in ("data", "split") if name in fitted) or MISSING,
         )
-    folds = np.unique(images, return_inverse=True)[1] % FOLDS
-    best, measured = _chosen(facts, lemmas, made_up, folds)
-    mean, scale, weights, bias, object_priors = _logistic(facts, lemmas, made_up, folds, best)
-    about = {
-        "data": bench.data.name,
-        "split": split,
-        "images": len({*images}),
-        "words": len(images),
-        "made_up": int(made_up.sum()),
-        "C": best,
-        "objects": bench.objects.key,
-        "cross_validated": measured,
-    }
-    usual = object_priors.pop("")
-    odds = {lemma: round(object_priors[lemma], 4) for lemma in sorted(object_priors)}
-    known = (*WORD_FEATURES, PRIOR_FEATURE)
-    return Risk(known, _rounded(mean), _rounded(scale), _rounded(weights), round(bias, 6), odds, round(usual, 4), about)
+        return Table(("", "AUC", "calibration error", "words", "made up", "fitted on"), [row])
+
+    def model_plots(self, body: dict[str, Any]) -> list[Plot]:
+        """Plots of one model."""
+        if not body.get("calibration"):
+            return []
+        alt = "Calibration of the risk, and AUC of each feature alone"
+        return [Plot("calibration", alt, lambda: _draw_risk(body))]
 
 
-def _rounded(values: np.ndarray) -> tuple[float, ...]:
-    return tuple(round(float(each), 6) for each in values)
+class ObjectWordFeatures(NamedTuple):
+    """The object words of all captions.
+
+    Attributes:
+        images: the image of each word, N names.
+        lemmas: the object that each word names, (N,).
+        features: the word features, (N, F).
+    """
+
+    images: list[str]
+    lemmas: np.ndarray
+    features: np.ndarray
+
+    @classmethod
+    def of_evidence(cls, evidence: EvidenceSet) -> ObjectWordFeatures:
+        """The object words of cached evidence."""
+        return cls.join((image.name, caption.lemmas, caption.features) for image, caption in evidence)
+
+    @classmethod
+    def of_decoder(cls, context: AuditContext) -> ObjectWordFeatures:
+        """The object words of a context's images, whose captions are explained down to the features only."""
+
+        def compute(batch: ImageBatch, images: list[CaptionedImage]) -> Iterator[Arrays]:
+            for caption in decoder_evidence(context, batch, ("lrp",)):
+                yield {"lemmas": caption.object_lemmas, "features": caption.object_features}
+
+        cache = context.stage_cache("word-features", features=WORD_FEATURES)
+        images = context.compute_missing(cache, compute, "computing word features")
+        arrays = ((image.name, cache.load(context.image_key(image))) for image in images)
+        return cls.join((name, values["lemmas"], values["features"]) for name, values in arrays)
+
+    @classmethod
+    def join(cls, captions: Iterator[tuple[str, np.ndarray, np.ndarray]]) -> ObjectWordFeatures:
+        """The words of several images: name, lemmas and features of each."""
+        images, lemmas, features = [], [np.zeros(0, str)], [np.zeros((0, len(WORD_FEATURES)))]
+        for name, image_lemmas, image_features in captions:
+            images += [name] * len(image_lemmas)
+            lemmas.append(image_lemmas)
+            features.append(image_features)
+        return cls(images, np.concatenate(lemmas), np.concatenate(features))
+
+    def made_up(self, context: AuditContext) -> np.ndarray:
+        """Whether no reference supports each word, (N,) bool."""
+        return ~is_supported(context.object_words, context.references, self.images, self.lemmas)
 
 
-def _told(bench: AuditContext) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Whose object words, what they name and their facts, without a look at pixels."""
-
-    def compute(seen: ImageBatch) -> Iterator[Arrays]:
-        for heard in decoder_evidence(bench, seen, ("lrp",)):
-            yield {"lemmas": heard.named, "facts": heard.facts}
-
-    kept = bench.kept("facts", facts=WORD_FEATURES)
-    names, lemmas, facts = [], [np.zeros(0, str)], [np.zeros((0, len(WORD_FEATURES)))]
-    for image in bench.through(kept, compute, "reading facts"):
-        told = kept.load(bench.name_of(image))
-        names += [image.name] * len(told["lemmas"])
-        lemmas.append(told["lemmas"])
-        facts.append(told["facts"])
-    return names, np.concatenate(lemmas), np.concatenate(facts)
-
-
-def _chosen(
-    facts: np.ndarray, lemmas: np.ndarray, made_up: np.ndarray, folds: np.ndarray
-) -> tuple[float, dict[str, float]]:
-    """The strength with the best log-likelihood on images it was not fitted to, and how well it does on them."""
-    best, likeliest, found = STRENGTHS[0], -np.inf, np.zeros(len(made_up))
-    for C in STRENGTHS:
-        predicted = np.zeros(len(made_up))
-        for fold in range(FOLDS):
-            out = folds == fold
-            within = np.unique(folds[~out], return_inverse=True)[1]
-            mean, scale, weights, bias, object_priors = _logistic(facts[~out], lemmas[~out], made_up[~out], within, C)
-            known = (np.column_stack([facts[out], _of(object_priors, lemmas[out])]) - mean) / scale
-            predicted[out] = 1 / (1 + np.exp(-(bias + known @ weights)))
-        likelihood = np.log(np.where(made_up, predicted, 1 - predicted).clip(1e-12)).mean()
-        if likelihood > likeliest:
-            best, likeliest, found = C, likelihood, predicted
-    return best, {"auc": round(float(auc(found, made_up)), 4), "ece": round(calibration(found, made_up).ece, 4)}
-
-
-def _logistic(
-    facts: np.ndarray, lemmas: np.ndarray, made_up: np.ndarray, folds: np.ndarray, C: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, dict[str, float]]:
-    """Means, scales, weights and bias, and the object_priors of things; those it learns from are of other folds."""
+def fit(context: AuditContext) -> Risk:
+    """Fit a risk to all object words of a context's captions."""
+    words = ObjectWordFeatures.of_decoder(context)
+    data, split = context.data.name, context.data.images[0].split
+    about = {"data": data, "split": split, "object_words": context.object_words.key}
     try:
-        from sklearn.linear_model import LogisticRegression
-    except ImportError:
-        raise UserError("fitting a risk needs scikit-learn: pip install 'saywhy[audit]'") from None
-    if made_up.all() or not made_up.any():
-        raise NotApplicable("made-up words, or true ones, stand in too few images to fit a risk to")
-    habit = np.zeros(len(made_up))
-    for fold in np.unique(folds):
-        here = folds == fold
-        habit[here] = _of(_habits(lemmas[~here], made_up[~here]), lemmas[here])
-    known = np.column_stack([facts, habit])
-    mean, scale = known.mean(axis=0), known.std(axis=0)
-    scale = np.where(scale > 0, scale, 1)  # a fact that is always the same says nothing
-    found = LogisticRegression(C=C, max_iter=1000).fit((known - mean) / scale, made_up)
-    return mean, scale, found.coef_[0], float(found.intercept_[0]), _habits(lemmas, made_up)
+        return fitting.fit(words.features, words.lemmas, words.made_up(context), words.images, about)
+    except fitting.TooFewWords as error:
+        raise NotApplicable(f"{data} {split}: {error}") from None
 
 
-def _habits(lemmas: np.ndarray, made_up: np.ndarray) -> dict[str, float]:
-    """Log odds of having been made up by thing, as if each had been met `PRIOR` times more; under "", of any thing."""
-    usual = (made_up.sum() + 1) / (len(made_up) + 2)
-    said, count = Counter(lemmas.tolist()), Counter(lemmas[made_up].tolist())
-    shares = {lemma: (count[lemma] + PRIOR * usual) / (n + PRIOR) for lemma, n in said.items()} | {"": usual}
-    return {lemma: float(np.log(share / (1 - share))) for lemma, share in shares.items()}
+def _check_independent(risk: Risk, context: AuditContext) -> None:
+    """Raise `NotApplicable` if the risk was fitted on the audited split, or with another table of object words."""
+    data, split = context.data.name, context.data.images[0].split
+    if (risk.about.get("data"), risk.about.get("split")) == (data, split):
+        raise NotApplicable(
+            f"the risk of model {context.model.name} was fitted on {data} {split}; give another --split or --fit"
+        )
+    if risk.about.get("object_words") != context.object_words.key:
+        raise NotApplicable(
+            f"the risk of model {context.model.name} was fitted with another table of object words; give --fit"
+        )
 
 
-def _of(object_priors: dict[str, float], lemmas: np.ndarray) -> np.ndarray:
-    return np.array([object_priors.get(lemma, object_priors[""]) for lemma in lemmas.tolist()])
+def _single_feature_auc(bootstrap: Bootstrap, values: np.ndarray, made_up: np.ndarray) -> dict[str, Any]:
+    """The AUC of one feature, in its better direction."""
+    estimate = bootstrap.auc(values, made_up)
+    return (estimate if not estimate.value < 0.5 else bootstrap.auc(-values, made_up)).as_dict()
+
+
+def _draw_risk(body: dict[str, Any]) -> Any:
+    figure = plots.new_figure(plots.WIDTH, max(3.9, len(body["single_feature_auc"]) * plots.ROW + 1.2))
+    left, right = figure.subfigures(1, 2, width_ratios=[1, 1.25])
+    curve, counts = left.subplots(2, 1, sharex=True, height_ratios=[3.2, 1])
+    bins = [values for values in body["calibration"] if None not in values]
+    curve.plot([0, 1], [0, 1], color=plots.MUTED, linewidth=1, linestyle=(0, (3, 2)))
+    curve.annotate("dashed: perfect calibration", (0.97, 0.04), ha="right", color=plots.MUTED, fontsize=7.5)
+    curve.plot([risk for risk, _, _ in bins], [share for _, share, _ in bins], "o-", color=plots.ACCENT, markersize=4.5)
+    curve.set(xlim=(0, 1), ylim=(0, 1), ylabel="share made up")
+    curve.set_title(f"Calibration, ECE {decimal(body['ece'])}")
+    counts.bar([risk for risk, _, _ in bins], [count for _, _, count in bins], 0.05, color=plots.MUTED)
+    counts.set(xlabel="predicted risk", ylabel="words")
+    _draw_single_features(right.subplots(), body)
+    return figure
+
+
+def _draw_single_features(axes: Any, body: dict[str, Any]) -> None:
+    single = body["single_feature_auc"]
+    features = sorted(single, key=lambda feature: (-(value_of(single[feature]) or 0), feature))
+    plots.dot(axes, 0, body["auc"], plots.ACCENT, size=6)
+    for y, feature in enumerate(features, 1):
+        plots.dot(axes, y, single[feature], plots.MUTED)
+    plots.labels_on_y(axes, ["all together", *features])
+    axes.get_yticklabels()[0].set_fontweight("bold")
+    axes.axvline(0.5, color=plots.INK, linewidth=1, linestyle=(0, (3, 2)), zorder=0.9)
+    axes.spines["left"].set_visible(False)
+    axes.set_title("Features alone and together")
+    axes.set_xlabel(f"AUC, 0.5 is chance ({body['words']:,} words, {body['made_up']:,} made up)")

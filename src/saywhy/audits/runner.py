@@ -1,4 +1,4 @@
-"""An audit run, and what its results file says."""
+"""Run audits and write their results files."""
 
 from __future__ import annotations
 
@@ -9,83 +9,85 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from saywhy.audits import hallucination, image_ablation, localisation, risk, sanity, word_ablation
-from saywhy.audits.context import AuditContext
+from saywhy.audits.audit import audits
+from saywhy.audits.context import AuditContext, NotApplicable, Progress
 from saywhy.audits.evidence import EvidenceSet
-from saywhy.audits.results import NotApplicable, audits
 from saywhy.data.datasets import digest as data_digest
-from saywhy.errors import UserError, closest
-from saywhy.explain.composites import DEFAULT, composite
+from saywhy.errors import UserError, did_you_mean
+from saywhy.explain.lrp_rules import DEFAULT, composite
 from saywhy.files import write_text
 from saywhy.provenance import machine
 
-AUDITS = tuple(
-    module.__name__.rsplit(".", 1)[1].replace("_", "-")
-    for module in (image_ablation, word_ablation, localisation, hallucination, risk, sanity)
-)
+
+def select(name: str) -> tuple[str, ...]:
+    """The audits of a name; "all" selects every audit."""
+    if name == "all":
+        return tuple(audits)
+    if name not in audits:
+        raise UserError(f"unknown audit {name!r}: {did_you_mean(name, ('all', *audits))}")
+    return (name,)
 
 
-def chosen(name: str) -> tuple[str, ...]:
-    """The audits of a name; "all" is all of them."""
-    if name != "all" and name not in audits:
-        raise UserError(f"unknown audit {name!r}: {closest(name, ('all', *AUDITS))}")
-    return AUDITS if name == "all" else (name,)
-
-
-def run(names: Sequence[str], bench: AuditContext) -> Iterator[dict[str, Any]]:
-    """The results of audits, one after another; what they share is found out once."""
-    began = time.monotonic()
-    cases = EvidenceSet(bench)
-    if not len(cases):
-        raise UserError(f"{bench.data.root}: none of its {len(bench.data)} images could be read")
-    explaining = time.monotonic() - began
+def run(names: Sequence[str], context: AuditContext) -> Iterator[dict[str, Any]]:
+    """The results of audits, one after another; the evidence is computed once for all."""
+    start = time.monotonic()
+    evidence = EvidenceSet(context)
+    if not len(evidence):
+        raise UserError(f"{context.data.root}: none of its {len(context.data)} images can be read; check their format")
+    explanation_seconds = round(time.monotonic() - start, 1)
     for name in names:
-        began = time.monotonic()
+        start, images = time.monotonic(), len(evidence)
+        context.on_progress(Progress(name, 0, images))
         body: dict[str, Any]
         try:
-            body = {"not_applicable": None, **audits[name](bench, cases)}
-        except NotApplicable as why:
-            body = {"not_applicable": str(why), "checks": []}
-        seconds = {"explaining_seconds": round(explaining, 1), "seconds": round(time.monotonic() - began, 1)}
-        yield {"audit": name, **about(bench, cases), **seconds, **body}
+            body = {"not_applicable": None, **audits[name]().run(context, evidence)}
+        except NotApplicable as reason:
+            body = {"not_applicable": str(reason), "checks": []}
+        seconds = time.monotonic() - start
+        context.on_progress(Progress(name, images, images, seconds, finished=True))
+        timing = {"explanation_seconds": explanation_seconds, "seconds": round(seconds, 1)}
+        yield {"audit": name, **settings(context, evidence), **timing, **body}
 
 
-def about(bench: AuditContext, cases: EvidenceSet) -> dict[str, Any]:
-    """All that an audit's numbers depend on."""
-    captioner, split = bench.captioner, {image.split for image in bench.data.images}
+def settings(context: AuditContext, evidence: EvidenceSet) -> dict[str, Any]:
+    """Everything that the numbers of an audit depend on."""
+    captioner, splits = context.captioner, {image.split for image in context.data.images}
     return {
-        "model": bench.model.name,
+        "model": context.model.name,
         "captioner": captioner.name,
         "encoder": captioner.encoder.settings.name,
-        "data": bench.data.name,
-        "split": "+".join(sorted(split)),
-        "images": len(cases),
-        "of": bench.of or len(bench.data),
-        "broken": len(bench.broken),
-        "caption_words": sum(len(case.words) for _, case in cases),
-        "decoding": str(bench.model.decoding),
-        "composite": str(bench.rules),
-        "objects": bench.objects.key,
-        "digests": {"model": bench.key["model"], "data": data_digest(bench.data)},
-        **machine(bench.device),
+        "data": context.data.name,
+        "split": "+".join(sorted(splits)),
+        "images": len(evidence),
+        "split_images": context.split_images or len(context.data),
+        "unreadable": len(context.unreadable),
+        "caption_words": sum(len(image_evidence.words) for _, image_evidence in evidence),
+        "decoding": str(context.model.decoding),
+        "composite": str(context.composite),
+        "digests": {
+            "model": context.key["model"],
+            "data": data_digest(context.data),
+            "object_words": context.object_words.key,
+        },
+        **machine(context.device),
     }
 
 
-def file_of(folder: Path, result: dict[str, Any]) -> Path:
-    """Where a result belongs: by its model and audit, and by rules, split and number of images if not the usual."""
+def results_path(folder: Path, result: dict[str, Any]) -> Path:
+    """The path of a results file: model and audit, and LRP rules, split and number of images if not the default."""
     parts = [result["model"]]
     if result["composite"] != str(composite(DEFAULT)):
         parts.append(result["composite"])
     if result["split"] != "test":
         parts.append(result["split"])
-    if result["of"] != result["images"] + result["broken"]:
+    if result["split_images"] != result["images"] + result["unreadable"]:
         parts.append(str(result["images"]))
-    whose = re.sub(r"[^\w.-]+", "-", "-".join(parts))
-    return folder / f"audit-{whose}-{result['audit']}.json"
+    stem = re.sub(r"[^\w.-]+", "-", "-".join(parts))
+    return folder / f"audit-{stem}-{result['audit']}.json"
 
 
 def save(folder: Path, result: dict[str, Any]) -> Path:
     """Write a results file."""
-    path = file_of(folder, result)
+    path = results_path(folder, result)
     write_text(path, json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     return path

@@ -1,6 +1,5 @@
-"""Architectures behind one interface; importing this package registers them all."""
+"""Captioning architectures behind one interface, `Captioner`."""
 
-from saywhy.captioners import ada_lstm, coca, hard_attention, mh_fc, soft_attention  # noqa: F401
 from saywhy.captioners.base import (
     Attention,
     Captioner,

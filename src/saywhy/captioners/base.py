@@ -1,12 +1,13 @@
-"""The one seam: what every captioner answers to.
+"""The interface of every captioner.
 
-Decoding, training, explaining and exporting know a captioner by `encode`, `start`, `step` and `forward`, and by what
-has a default here: `without_image`, `auxiliary_loss`, `attention_mode_set`.
+Decoding, training, explaining and saving use `encode`, `start`, `step` and `forward` of a captioner, and three methods
+with a default: `without_image`, `auxiliary_loss`, `using_attention`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,46 +19,53 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from saywhy.data.vocabulary import PAD
-from saywhy.encoders.base import Encoder
-from saywhy.encoders.features import Features, take_rows
-from saywhy.errors import UserError, closest
+from saywhy.encoders.base import Encoder, Features, take_rows
+from saywhy.errors import UserError, did_you_mean
 from saywhy.registry import Registry
 
-captioners: Registry[type[Captioner]] = Registry("captioner")
+captioners: Registry[type[Captioner]] = Registry(
+    "captioner",
+    entry_points="saywhy.captioners",
+    builtin=(
+        "saywhy.captioners.soft_attention",
+        "saywhy.captioners.hard_attention",
+        "saywhy.captioners.ada_lstm",
+        "saywhy.captioners.mh_fc",
+        "saywhy.captioners.coca",
+    ),
+)
 
 
 @dataclass(frozen=True)
 class State:
-    """What a decoder carries from word to word. Every field is a tensor, or Features, with the batch first."""
+    """The decoder's state between two words. Every field is a tensor, or Features, with the batch first."""
 
     def select(self, rows: Tensor) -> Self:
-        """The states of these rows: how beams are reordered and finished images dropped."""
-        return dataclasses.replace(self, **{name: _select(part, rows) for name, part in self._parts()})
+        """The states of these rows: beam search reorders beams and removes finished images with it."""
+        return dataclasses.replace(self, **{name: _select(value, rows) for name, value in self._fields()})
 
     def first(self, rows: int) -> Self:
-        """The states of the first rows, seen and not copied."""
-        return dataclasses.replace(self, **{name: part[:rows] for name, part in self._parts()})
+        """The states of the first rows, as views."""
+        return dataclasses.replace(self, **{name: value[:rows] for name, value in self._fields()})
 
-    def _parts(self) -> list[tuple[str, Any]]:
+    def _fields(self) -> list[tuple[str, Any]]:
         return [(field.name, getattr(self, field.name)) for field in dataclasses.fields(self)]
 
 
-def _select(part: Any, rows: Tensor) -> Any:
-    return take_rows(part, rows) if isinstance(part, Tensor) else part.select(rows)
+def _select(value: Tensor | Features, rows: Tensor) -> Tensor | Features:
+    return take_rows(value, rows) if isinstance(value, Tensor) else value.select(rows)
 
 
 @dataclass(frozen=True)
 class Attention:
-    """What the model looked at while choosing a word.
-
-    All have a time axis after the batch when they come from teacher forcing.
+    """The attention while predicting one word; teacher forcing returns all words, with a time axis after the batch.
 
     Attributes:
-        alpha: attention over the features, (B, [heads,] L), each row summing to one.
-        beta: the gate between image and words, (B,), as the architecture's paper has it (its class says which
-            of the two it lets in), or None where there is no gate.
-        drawn: the place that was drawn instead of looking everywhere, (B,), −1 where none was; None unless an
-            architecture draws.
+        alpha: attention over the features, (B, [heads,] L), each row sums to one.
+        beta: the gate between image and words, (B,), as defined in the architecture's paper
+            (`Captioner.beta_admits` names the side it lets in), or None without a gate.
+        drawn: the index of the feature that was sampled in place of the weighted mean, (B,), −1 where none was;
+            None unless the architecture samples.
     """
 
     alpha: Tensor
@@ -65,26 +73,27 @@ class Attention:
     drawn: Tensor | None = None
 
     @classmethod
-    def of_words(cls, attentions: Sequence[Attention]) -> Attention:
-        """One after another, with a time axis after the batch; later ones may be of fewer rows (`active_rows`)."""
-        alpha = stack_over_time([each.alpha for each in attentions])
-        betas = [each.beta for each in attentions if each.beta is not None]
-        drawn = [each.drawn for each in attentions if each.drawn is not None]
+    def over_time(cls, steps: Sequence[Attention]) -> Attention:
+        """The attention of several steps, with a time axis; later steps may have fewer rows (`active_rows`)."""
+        betas = [step.beta for step in steps if step.beta is not None]
+        drawn = [step.drawn for step in steps if step.drawn is not None]
         return cls(
-            alpha, stack_over_time(betas) if betas else None, stack_over_time(drawn, missing=-1) if drawn else None
+            stack_over_time([step.alpha for step in steps]),
+            stack_over_time(betas) if betas else None,
+            stack_over_time(drawn, padding=-1) if drawn else None,
         )
 
 
-def stack_over_time(parts: Sequence[Tensor], missing: float = 0) -> Tensor:
-    """Tensors (B, …) of one time each as one (B, T, …); those of fewer rows than the first are filled up."""
-    return pad_sequence(list(parts), batch_first=True, padding_value=missing).transpose(0, 1)
+def stack_over_time(steps: Sequence[Tensor], padding: float = 0) -> Tensor:
+    """Tensors (B, …) of T steps as one (B, T, …); steps with fewer rows than the first are padded."""
+    return pad_sequence(list(steps), batch_first=True, padding_value=padding).transpose(0, 1)
 
 
 def active_rows(captions: Tensor) -> list[int]:
-    """How many rows of captions (B, T), from the first on, are not yet all padding at each time.
+    """For each time, how many rows of captions (B, T), from the first, contain all that are not padding yet.
 
-    Teacher forcing need not go through the others. With the longest captions first, it skips all padding; at the
-    first time there are all rows, so that what comes of it is of their number.
+    Teacher forcing can skip the others. If the longest captions come first, it skips all padding; the first time
+    always has all rows, so that the result has B rows.
 
     >>> active_rows(torch.tensor([[1, 5, 6], [1, 4, PAD], [1, PAD, PAD]]))
     [3, 2, 1]
@@ -96,24 +105,24 @@ def active_rows(captions: Tensor) -> list[int]:
 
 @dataclass(frozen=True)
 class TeacherForced:
-    """Captions taught by teacher forcing, for what an architecture adds to the objective.
+    """The result of teacher forcing N captions: the input of an architecture's `auxiliary_loss`.
 
     Attributes:
         features: of each caption's image, (N, L, D).
-        words: (N, T + 1) from `<start>` to `<end>`, padded.
-        log_p: log p of the T words that follow each, (N, T), 0 where it is padding; carries the gradient.
-        spoken: where a word follows, (N, T).
-        has_image: which captions were taught with their image, (N,).
-        owner: the number of each caption's image, (N,).
-        attention: what was looked at.
+        tokens: (N, T + 1) from `<start>` to `<end>`, padded.
+        log_p: log p of tokens 1 to T, (N, T), 0 at padding; with gradient.
+        mask: false at padding, (N, T).
+        has_image: false where conditioning dropout removed the image, (N,).
+        image_index: the number of each caption's image in the batch, (N,).
+        attention: of all words.
     """
 
     features: Features
-    words: Tensor
+    tokens: Tensor
     log_p: Tensor
-    spoken: Tensor
+    mask: Tensor
     has_image: Tensor
-    owner: Tensor
+    image_index: Tensor
     attention: Attention
 
 
@@ -122,7 +131,7 @@ S = TypeVar("S", bound=State)
 
 @dataclass(frozen=True)
 class Step(Generic[S]):
-    """One word's worth of decoding: logits (B, V), the next state, and the attention."""
+    """The result of decoding one word: logits (B, V) of the next word, the next state, the attention."""
 
     logits: Tensor
     state: S
@@ -134,47 +143,60 @@ NO_IMAGE = ("zero", "learned")
 
 @dataclass(frozen=True)
 class CaptionerSettings:
-    """What every architecture lets one choose; its own settings are a subclass.
+    """The settings of every architecture; each architecture subclasses it.
 
     Attributes:
-        no_image: the vector that stands for "no image": "zero" or "learned".
+        no_image: the vector that replaces the features for "no image": "zero" or "learned".
     """
 
     no_image: str = "zero"
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            _check_type(field.name, getattr(self, field.name), field.default)
         if self.no_image not in NO_IMAGE:
-            raise UserError(f"unknown no_image {self.no_image!r}: {closest(self.no_image, NO_IMAGE)}")
+            raise UserError(f"unknown no_image {self.no_image!r}: {did_you_mean(self.no_image, NO_IMAGE)}")
+
+
+def _check_type(name: str, value: Any, default: Any) -> None:
+    """Raise a `UserError` unless a setting has the type of its default; NaN is no number, True is no integer."""
+    if isinstance(default, float):
+        valid = type(value) in (int, float) and not math.isnan(value)
+    else:
+        valid = default is dataclasses.MISSING or default is None or type(value) is type(default)
+    if not valid:
+        kind = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}.get(type(default))
+        raise UserError(f"captioner setting {name} must be {kind or type(default).__name__}, not {value!r}")
 
 
 class Captioner(nn.Module, ABC, Generic[S]):
-    """An encoder and a decoder over its features.
+    """An encoder, and a decoder over its features.
 
-    A subclass registers itself, names the dataclass of its settings and writes `start` and `step`.
+    A subclass registers itself, names the dataclass of its settings and implements `start` and `step`.
 
     Attributes:
-        gate_admits: what the gate of its attentions lets in, the "image" or the "words".
+        beta_admits: which side the gate β lets in, "image" or "words".
         propagates_through_attention: True for transformers, where relevance also flows through the attention
             weights (AttnLRP); elsewhere the weights are constants, as in the LRP paper.
-        attention_modes: the ways it can take in what it attention_modes to once it is trained; the first is the usual.
-        attend: the way it does.
-        heads: how many heads of attention can be heard alone; 1 where there is no telling them apart.
-        heard: the head that is heard alone, or None for all of them.
+        attention_modes: how a trained captioner can turn α into a context; the first is the default.
+        attention_mode: the mode in use.
+        heads: number of attention heads that `isolate_head` can select; 1 if they cannot be separated.
+        isolated_head: the selected head, or None for all of them.
     """
 
     name: ClassVar[str]
     Settings: ClassVar[type[CaptionerSettings]]
-    gate_admits: ClassVar[str] = "image"
+    beta_admits: ClassVar[str] = "image"
     propagates_through_attention: ClassVar[bool] = False
     attention_modes: ClassVar[tuple[str, ...]] = ("expected",)
-    attend: str = "expected"
+    attention_mode: str = "expected"
     heads: int = 1
     isolated_head: int | None = None
 
-    def __init__(self, encoder: Encoder, words: int, settings: Any) -> None:
+    def __init__(self, encoder: Encoder, vocabulary_size: int, settings: Any) -> None:
         super().__init__()
         self.encoder = encoder
-        self.words = words
+        self.vocabulary_size = vocabulary_size
         self.settings = settings
         if settings.no_image == "learned":
             self.no_image = nn.Parameter(torch.zeros(encoder.width))
@@ -182,16 +204,16 @@ class Captioner(nn.Module, ABC, Generic[S]):
             self.register_buffer("no_image", torch.zeros(encoder.width), persistent=False)
 
     def encode(self, pixels: Tensor, boxes: Tensor | None = None) -> Features:
-        """Features of images (B, 3, H, W), RGB 0–255; of regions where boxes (B, R, 4) are given.
+        """Features of images (B, 3, H, W), RGB 0–255; with boxes (B, R, 4), features of these regions.
 
-        Where regions come with their vectors, those (B, R, D) stand in the place of pixels.
+        A model of precomputed region features takes their vectors (B, R, D) in place of pixels.
         """
         return self.encoder(pixels, boxes)
 
     def without_image(self, features: Features, rows: Tensor | None = None) -> Features:
-        """The features of no image for those of `rows` (B,) that are true, or for all of them.
+        """The features, where rows (B,) that are true, or all rows if None, become those of "no image".
 
-        What the captioner then says is p(words) alone, if it was trained with conditioning dropout.
+        The captioner then predicts p(words) without an image, if it was trained with conditioning dropout.
         """
         if rows is None:
             rows = torch.ones(len(features), dtype=torch.bool, device=features.vectors.device)
@@ -202,65 +224,66 @@ class Captioner(nn.Module, ABC, Generic[S]):
         """The state before the first word."""
 
     @abstractmethod
-    def step(self, words: Tensor, state: S) -> Step[S]:
-        """Read the words (B,) just said and score the next ones."""
+    def step(self, tokens: Tensor, state: S) -> Step[S]:
+        """Read the previous words (B,) and compute logits of the next words."""
 
     def forward(self, features: Features, captions: Tensor) -> tuple[Tensor, Attention]:
-        """Teacher forcing: captions (B, T) in, logits (B, T, V) of the word after each, and the attentions.
+        """Teacher forcing: from captions (B, T), logits (B, T, V) of the word after each, and the attention.
 
-        What comes out where a caption is padding means nothing. This goes word by word; an architecture may do for
-        all words at once what does not depend on the word before.
+        Results at padding are undefined. This default calls `step` for each word; an architecture may compute for all
+        words at once what does not depend on the previous word.
         """
-        state, logits, attentions = self.start(features), [], []
+        state, logits, attention = self.start(features), [], []
         for t, rows in enumerate(active_rows(captions)):
             step = self.step(captions[:rows, t], state.first(rows))
             state = step.state
             logits.append(step.logits)
-            attentions.append(step.attention)
-        return stack_over_time(logits), Attention.of_words(attentions)
+            attention.append(step.attention)
+        return stack_over_time(logits), Attention.over_time(attention)
 
     @classmethod
-    def check_attention_mode(cls, how: str) -> None:
-        """Raise a `UserError` where this is no way it can attend."""
-        if how not in cls.attention_modes:
-            raise UserError(f"attend = {how!r} is not for {cls.name}, which knows {', '.join(cls.attention_modes)}")
+    def check_attention_mode(cls, mode: str) -> None:
+        """Raise a `UserError` if the captioner does not have this attention mode."""
+        if mode not in cls.attention_modes:
+            modes = ", ".join(cls.attention_modes)
+            raise UserError(f"captioner {cls.name} has no attention mode {mode!r}: use one of {modes}")
 
     @contextmanager
-    def attention_mode_set(self, how: str) -> Iterator[None]:
-        """Attend in another way for a while."""
-        self.check_attention_mode(how)
-        before, self.attend = self.attend, how
+    def using_attention(self, mode: str) -> Iterator[None]:
+        """Use another attention mode within the block."""
+        self.check_attention_mode(mode)
+        previous, self.attention_mode = self.attention_mode, mode
         try:
             yield
         finally:
-            self.attend = before
+            self.attention_mode = previous
 
     @contextmanager
     def isolate_head(self, head: int) -> Iterator[None]:
-        """Say the same for a while, but so that gradients and relevance find their way back through one head alone."""
+        """Within the block, let gradients and relevance flow through one attention head only; values do not change."""
         if not 0 <= head < self.heads:
-            raise ValueError(f"{self.name} has no head {head} that could be heard alone, of {self.heads}")
-        before, self.isolated_head = self.isolated_head, head
+            raise ValueError(f"{self.name} has no head {head}: its {self.heads} heads are counted from 0")
+        previous, self.isolated_head = self.isolated_head, head
         try:
             yield
         finally:
-            self.isolated_head = before
+            self.isolated_head = previous
 
     def auxiliary_loss(self, forced: TeacherForced) -> Tensor | None:
-        """What the architecture's paper adds to −log p of each caption, (N,); None for nothing."""
+        """The terms that the architecture's paper adds to −log p of each caption, (N,); None if there are none."""
         return None
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters live."""
+        """The device of the parameters."""
         return next(self.parameters()).device
 
 
-def build(name: str, encoder: Encoder, words: int, **settings: Any) -> Captioner:
-    """A registered captioner with fresh decoder weights."""
+def build(name: str, encoder: Encoder, vocabulary_size: int, **settings: Any) -> Captioner:
+    """A registered captioner with random decoder weights."""
     cls = captioners[name]
     known = {field.name for field in dataclasses.fields(cls.Settings)}
     for key in settings:
         if key not in known:
-            raise UserError(f"captioner {name} has no setting {key!r}: {closest(key, known)}")
-    return cls(encoder, words, cls.Settings(**settings))
+            raise UserError(f"captioner {name} has no setting {key!r}: {did_you_mean(key, known)}")
+    return cls(encoder, vocabulary_size, cls.Settings(**settings))

@@ -1,18 +1,18 @@
 """A contrastive captioner after CoCa (Yu et al. 2022, https://arxiv.org/abs/2205.01917).
 
-It captions images, and it says how well a caption matches an image. With features a_1 … a_L:
+It captions images, and scores how well a caption matches an image. With features a_1 … a_L:
 
-    p_0 … p_Q = pooler(a)              learned queries that attend over the features; p_0 is the image's own
-    u         = unimodal(words)        causal layers that see words alone
-    logits    = multimodal(u, p)       further layers that also look at pooled vectors
-    x, y      = W_x p_0, W_y u_end     embeddings of image and caption, made of length one
+    p_0 … p_Q = pooler(a)              learned queries that attend to the features; p_0 represents the image
+    u         = unimodal(words)        causal layers over words only
+    logits    = multimodal(u, p)       further layers with cross-attention to the pooled vectors
+    x, y      = W_x p_0, W_y u_end     embeddings of image and caption, normalised to length one
     loss      = −log p(words) − ½ log softmax_j(s x_i · y_j)_i − ½ log softmax_j(s y_i · x_j)_i
 
-Which pooled vectors the multimodal layers look at is what Kornblith et al. (2023, https://arxiv.org/abs/2307.16686)
-call the conditioning: "attention" over p_1 … p_Q, or the "bottleneck" p_0 alone, the vector that matches captions.
+Which pooled vectors the multimodal layers attend to is what Kornblith et al. (2023, https://arxiv.org/abs/2307.16686)
+call the conditioning: "attention" to p_1 … p_Q, or the "bottleneck" p_0 only, the vector that is matched with captions.
 The paper adds the two directions of the contrastive loss with weight 1 to a captioning loss of weight 2, a sum over
-words as here; the same divided by two is the loss above. Its class token is our `<end>`, and its two poolers are one
-with a query more.
+words as here; divided by two this is the loss above. Its class token is our `<end>`, and its two poolers are one pooler
+with one more query.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from torch import Tensor, nn
 from saywhy.captioners.base import Attention, Captioner, CaptionerSettings, State, Step, TeacherForced, captioners
 from saywhy.captioners.transformer import Layer, MultiHeadAttention, positions
 from saywhy.data.vocabulary import END
-from saywhy.encoders.base import Encoder
-from saywhy.encoders.features import Features
+from saywhy.encoders.base import Encoder, Features
 from saywhy.errors import UserError
 from saywhy.registry import Registry
 
-SHARPEST = math.log(100)
-"""Where log s ends, as in CLIP: sharper softmaxes make training unstable."""
+LARGEST_LOG_SCALE = math.log(100)
+"""Upper limit of log s, as in CLIP: sharper softmaxes make training unstable."""
+MOST_LAYERS = 100
 
 
 class Conditioning(nn.Module, ABC):
-    """How a multimodal layer looks at the pooled vectors."""
+    """How a multimodal layer attends to the pooled vectors."""
 
     def __init__(self, settings: CoCaSettings) -> None:
         super().__init__()
 
     @abstractmethod
-    def remember(self, pooled: Tensor) -> Tensor:
-        """What can be made of pooled vectors (B, P, width) before any word: (B, …)."""
+    def prepare(self, pooled: Tensor) -> Tensor:
+        """The part that does not depend on words, computed once per image: (B, P, width) ↦ (B, …)."""
 
     @abstractmethod
-    def forward(self, x: Tensor, remembered: Tensor) -> tuple[Tensor, Tensor]:
-        """What words x (B, T, width) see, (B, T, width), and their attention over pooled vectors, (B, T, P)."""
+    def forward(self, x: Tensor, prepared: Tensor) -> tuple[Tensor, Tensor]:
+        """The context of words x (B, T, width), (B, T, width), and their attention to pooled vectors, (B, T, P)."""
 
 
 conditionings: Registry[type[Conditioning]] = Registry("conditioning")
@@ -57,15 +57,15 @@ conditionings: Registry[type[Conditioning]] = Registry("conditioning")
 
 @dataclass(frozen=True)
 class CoCaSettings(CaptionerSettings):
-    """Sizes and choices.
+    """Widths and options.
 
     Attributes:
         conditioning: "attention" or "bottleneck".
         width: of words, pooled vectors and embeddings.
         heads: of every attention.
-        unimodal: layers that see words alone.
-        multimodal: layers after them that see the image.
-        queries: Q, pooled vectors for the decoder; the bottleneck has no use for them.
+        unimodal: number of layers over words only.
+        multimodal: number of layers after them with cross-attention to the image.
+        queries: Q, number of pooled vectors for the decoder; not used by the bottleneck.
         dropout: of word embeddings, attention output and MLP output.
         contrastive: weight of the contrastive loss; with 0 there is no contrastive head.
     """
@@ -83,6 +83,8 @@ class CoCaSettings(CaptionerSettings):
         super().__post_init__()
         if min(self.width, self.heads, self.unimodal, self.multimodal, self.queries) < 1:
             raise UserError("coca: width, heads, unimodal, multimodal and queries are at least 1")
+        if self.unimodal + self.multimodal > MOST_LAYERS:
+            raise UserError(f"coca: unimodal and multimodal are at most {MOST_LAYERS} layers together")
         if self.width % self.heads or self.width % 2:
             raise UserError(f"coca: width {self.width} is odd or does not divide into {self.heads} heads")
         if not 0 <= self.dropout < 1 or not 0 <= self.contrastive < math.inf:
@@ -92,15 +94,15 @@ class CoCaSettings(CaptionerSettings):
 
 @dataclass(frozen=True)
 class CoCaState(State):
-    """What each layer keeps of the words so far and of the pooled vectors, and where those came from."""
+    """The cached words of each layer, the prepared pooled vectors, and the attention of the pooler."""
 
-    said: Tensor  # (B, layers, 2, heads, t, d), keys and values
-    pooled: Tensor  # (B, multimodal, …), what the conditioning remembers
+    cache: Tensor  # (B, layers, 2, heads, t, d), keys and values
+    pooled: Tensor  # (B, multimodal, …), from `Conditioning.prepare`
     pooling: Tensor  # (B, P, L), the pooler's attention
 
 
 class Pooler(nn.Module):
-    """Learned queries that each make one vector of the features."""
+    """Learned queries; the attention of each to the features gives one vector."""
 
     def __init__(self, feature: int, queries: int, settings: CoCaSettings) -> None:
         super().__init__()
@@ -110,176 +112,182 @@ class Pooler(nn.Module):
         self.after = nn.LayerNorm(settings.width)
 
     def forward(self, features: Features) -> tuple[Tensor, Tensor]:
-        """Pooled vectors (B, P, width), and their attention over the features (B, P, L), the mean of the heads."""
+        """Pooled vectors (B, P, width), and their attention to the features (B, P, L), the mean over heads."""
         hidden = None if features.mask is None else ~features.mask[:, None, None]  # (B, 1, 1, L)
-        remembered = self.attention.remember(self.before(features.vectors))
-        pooled, A = self.attention(self.queries.unsqueeze(0), remembered, hidden)
+        keys_values = self.attention.keys_values(self.before(features.vectors))
+        pooled, A = self.attention(self.queries.unsqueeze(0), keys_values, hidden)
         return self.after(pooled), A.mean(dim=1)
 
 
 @conditionings.register("attention")
-class AttentionPooling(Conditioning):
-    """Each word attention_modes to the pooled vectors it needs."""
+class CrossAttention(Conditioning):
+    """Each word attends to the pooled vectors."""
 
     def __init__(self, settings: CoCaSettings) -> None:
         super().__init__(settings)
         self.norm = nn.LayerNorm(settings.width)
         self.attention = MultiHeadAttention(settings.width, settings.heads)
 
-    def remember(self, pooled: Tensor) -> Tensor:
+    def prepare(self, pooled: Tensor) -> Tensor:
         """Keys and values, (B, 2, heads, P, d)."""
-        return self.attention.remember(pooled)
+        return self.attention.keys_values(pooled)
 
-    def forward(self, x: Tensor, remembered: Tensor) -> tuple[Tensor, Tensor]:
-        """What x sees, (B, T, width), and the heads' mean attention (B, T, P)."""
-        seen, A = self.attention(self.norm(x), remembered)
-        return seen, A.mean(dim=1)
+    def forward(self, x: Tensor, prepared: Tensor) -> tuple[Tensor, Tensor]:
+        """The context (B, T, width), and the attention (B, T, P), the mean over heads."""
+        context, A = self.attention(self.norm(x), prepared)
+        return context, A.mean(dim=1)
 
 
 @conditionings.register("bottleneck")
 class Bottleneck(Conditioning):
-    """MultiHeadAttention over one vector is a linear map of it: whatever is asked, there is nowhere else to look."""
+    """Attention to a single vector does not depend on the query: a linear map of the vector."""
 
     def __init__(self, settings: CoCaSettings) -> None:
         super().__init__(settings)
         self.value = nn.Linear(settings.width, settings.width)
 
-    def remember(self, pooled: Tensor) -> Tensor:
-        """What every word will see, (B, 1, width)."""
+    def prepare(self, pooled: Tensor) -> Tensor:
+        """The context of every word, (B, 1, width)."""
         return self.value(pooled)
 
-    def forward(self, x: Tensor, remembered: Tensor) -> tuple[Tensor, Tensor]:
-        """The same for every word, (B, T, width), with attention 1, (B, T, 1)."""
-        return remembered.expand_as(x), torch.ones_like(x[..., :1])
+    def forward(self, x: Tensor, prepared: Tensor) -> tuple[Tensor, Tensor]:
+        """The same context for every word, (B, T, width), with attention 1, (B, T, 1)."""
+        return prepared.expand_as(x), torch.ones_like(x[..., :1])
 
 
 class MultimodalLayer(Layer):
-    """A layer over words that looks at the pooled vectors between listening and thinking."""
+    """Self-attention over words, then cross-attention to the pooled vectors, then the MLP."""
 
     def __init__(self, settings: CoCaSettings) -> None:
         super().__init__(settings.width, settings.heads, settings.dropout)
         self.conditioning: Conditioning = conditionings[settings.conditioning](settings)
 
-    def remember(self, pooled: Tensor) -> Tensor:
-        """What can be made of pooled vectors (B, P, width) before any word: (B, …)."""
-        return self.conditioning.remember(pooled)
-
-    def forward(self, x: Tensor, said: Tensor, pooled: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
-        """As `Layer`, and the attention over pooled vectors, (B, T, P)."""
-        x, said = self.listen(x, said)
-        seen, A = self.conditioning(x, pooled)
-        return self.think(x + self.dropout(seen)), said, A
+    def forward(self, x: Tensor, cache: Tensor, prepared: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+        """As `Layer`, and the attention to pooled vectors, (B, T, P)."""
+        x, cache = self.self_attention(x, cache)
+        context, A = self.conditioning(x, prepared)
+        return self.feed_forward(x + self.dropout(context)), cache, A
 
 
 class ContrastiveHead(nn.Module):
-    """Images and captions as directions in one space."""
+    """Images and captions as unit vectors in one space.
+
+    Attributes:
+        log_scale: log s, where 1 / s is the temperature; `limit_scale` keeps it below `LARGEST_LOG_SCALE`.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.of_image = nn.Linear(width, width, bias=False)
         self.of_caption = nn.Linear(width, width, bias=False)
-        self.log_scale = nn.Parameter(torch.tensor(-math.log(0.07)))  # s = 1 / temperature, from the paper's start
+        self.log_scale = nn.Parameter(torch.tensor(-math.log(0.07)))  # the paper's initial temperature
 
     def forward(self, images: Tensor, captions: Tensor) -> Tensor:
         """Cosine similarity (B, N) of images (B, width) and captions (N, width)."""
         x, y = self.of_image(images), self.of_caption(captions)
-        with torch.autocast(x.device.type, enabled=False):  # s makes up to a hundred of what bfloat16 rounds away
-            x, y = (F.normalize(each.to(self.log_scale.dtype), dim=-1) for each in (x, y))
+        with torch.autocast(x.device.type, enabled=False):  # s multiplies the rounding of bfloat16 by up to 100
+            x, y = (F.normalize(vectors.to(self.log_scale.dtype), dim=-1) for vectors in (x, y))
             return x @ y.T
 
-    @property
-    def scale(self) -> Tensor:
-        """s, the inverse of the temperature."""
-        return self.log_scale.clamp(max=SHARPEST).exp()
+    @torch.no_grad()
+    def limit_scale(self) -> None:
+        """Clamp the parameter, not its use in the graph: beyond the limit a clamp has no gradient."""
+        self.log_scale.clamp_(max=LARGEST_LOG_SCALE)
 
 
 @captioners.register("coca")
 class CoCa(Captioner[CoCaState]):
-    """The captioner; the letters are the module docstring's."""
+    """The captioner; the symbols are those of the module docstring."""
 
     name = "coca"
     Settings = CoCaSettings
     propagates_through_attention = True
 
-    def __init__(self, encoder: Encoder, words: int, settings: CoCaSettings) -> None:
-        super().__init__(encoder, words, settings)
-        width, alone = settings.width, settings.conditioning == "bottleneck"
-        self.pooler = Pooler(encoder.width, 1 if alone else 1 + settings.queries, settings)
-        self.seen = slice(0, 1) if alone else slice(1, None)  # the pooled vectors that the decoder sees
-        self.E = nn.Embedding(words, width)
-        self.unimodal = nn.ModuleList(Layer(width, settings.heads, settings.dropout) for _ in range(settings.unimodal))
+    def __init__(self, encoder: Encoder, vocabulary_size: int, settings: CoCaSettings) -> None:
+        super().__init__(encoder, vocabulary_size, settings)
+        width, heads, dropout = settings.width, settings.heads, settings.dropout
+        bottleneck = settings.conditioning == "bottleneck"
+        self.pooler = Pooler(encoder.width, 1 if bottleneck else 1 + settings.queries, settings)
+        self.for_decoder = slice(0, 1) if bottleneck else slice(1, None)  # of the pooled vectors
+        self.E = nn.Embedding(vocabulary_size, width)
+        self.unimodal = nn.ModuleList(Layer(width, heads, dropout) for _ in range(settings.unimodal))
         self.multimodal = nn.ModuleList(MultimodalLayer(settings) for _ in range(settings.multimodal))
         self.norm = nn.LayerNorm(width)
-        self.out = nn.Linear(width, words)
-        self.dropout = nn.Dropout(settings.dropout)
+        self.out = nn.Linear(width, vocabulary_size)
+        self.dropout = nn.Dropout(dropout)
         self.contrastive = ContrastiveHead(width) if settings.contrastive else None
 
     def start(self, features: Features) -> CoCaState:
-        """Pool the features, and let each multimodal layer prepare what it will look at."""
-        pooled, pooling = (part[:, self.seen] for part in self.pooler(features))  # (B, P, width), (B, P, L)
-        remembered = [layer.remember(pooled) for layer in self.multimodal]  # type: ignore[operator]
-        return CoCaState(self._silence(len(features)), torch.stack(remembered, dim=1), pooling)
+        """Pool the features, and prepare the pooled vectors for each multimodal layer."""
+        pooled, pooling = (part[:, self.for_decoder] for part in self.pooler(features))  # (B, P, width), (B, P, L)
+        prepared = [layer.conditioning.prepare(pooled) for layer in self.multimodal]  # type: ignore[operator, union-attr]
+        return CoCaState(self._empty_cache(len(features)), torch.stack(prepared, dim=1), pooling)
 
-    def step(self, words: Tensor, state: CoCaState) -> Step[CoCaState]:
-        """Read one word, with what was kept of those before it."""
-        logits, state, alpha = self._read(words.unsqueeze(1), state)
+    def step(self, tokens: Tensor, state: CoCaState) -> Step[CoCaState]:
+        """Read one word, with the cached keys and values of the words before it."""
+        logits, state, alpha = self._read(tokens.unsqueeze(1), state)
         return Step(logits.squeeze(1), state, Attention(alpha.squeeze(1)))
 
     def forward(self, features: Features, captions: Tensor) -> tuple[Tensor, Attention]:
-        """As `step`, all words at once."""
+        """As `step`, for all words at once."""
         logits, _, alpha = self._read(captions, self.start(features))
         return logits, Attention(alpha)  # (B, T, V), alpha (B, T, L)
 
     def auxiliary_loss(self, forced: TeacherForced) -> Tensor | None:
-        """The contrastive loss, (N,), of captions that have words and were taught with their image."""
+        """The contrastive loss, (N,), of captions that are not empty and have their image."""
         if self.contrastive is None:
             return None
-        similarity = self.match(forced.features, forced.words)  # (N, N)
-        taught = forced.has_image & forced.spoken.any(dim=1)
-        return self.settings.contrastive * info_nce(self.contrastive.scale * similarity, taught, forced.owner)
+        self.contrastive.limit_scale()
+        similarity = self.match(forced.features, forced.tokens)  # (N, N)
+        included = forced.has_image & forced.mask.any(dim=1)
+        logits = self.contrastive.log_scale.exp() * similarity
+        return self.settings.contrastive * info_nce(logits, included, forced.image_index)
 
     def match(self, features: Features, captions: Tensor) -> Tensor:
         """Cosine similarity (B, N) of every image with every caption (N, T) from `<start>` to `<end>`, padded."""
         if self.contrastive is None:
             raise UserError("this coca was trained with contrastive = 0, and cannot match images with captions")
         pooled, _ = self.pooler(features)
-        u, _ = self._listen(captions, self._silence(len(captions)))  # (N, T, width)
-        end = (captions == END).int().argmax(dim=1)  # a caption of padding alone has none, and counts nowhere
+        u, _ = self._unimodal(captions, self._empty_cache(len(captions)))  # (N, T, width)
+        end = (captions == END).int().argmax(dim=1)  # a caption of padding only has none, and is not used
         return self.contrastive(pooled[:, 0], u[torch.arange(len(u), device=u.device), end])
 
-    def _read(self, words: Tensor, state: CoCaState) -> tuple[Tensor, CoCaState, Tensor]:
+    def _read(self, tokens: Tensor, state: CoCaState) -> tuple[Tensor, CoCaState, Tensor]:
         """Logits (B, T, V) after each of the words (B, T), the state after all, and α (B, T, L)."""
-        x, said = self._listen(words, state.said)
-        before = state.said.unbind(1)[len(said) :]
-        for layer, heard, pooled in zip(self.multimodal, before, state.pooled.unbind(1), strict=True):
-            x, now, A = layer(x, heard, pooled)
-            said.append(now)
+        x, caches = self._unimodal(tokens, state.cache)
+        previous = state.cache.unbind(1)[len(caches) :]
+        for layer, cache, prepared in zip(self.multimodal, previous, state.pooled.unbind(1), strict=True):
+            x, cache, A = layer(x, cache, prepared)
+            caches.append(cache)
         alpha = A @ state.pooling  # (B, T, P) of the last layer, (B, P, L)
-        return self.out(self.norm(x)), replace(state, said=torch.stack(said, dim=1)), alpha
+        return self.out(self.norm(x)), replace(state, cache=torch.stack(caches, dim=1)), alpha
 
-    def _listen(self, words: Tensor, said: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """The unimodal layers: u (B, T, width), and the words so far in each, (B, 2, heads, t + T, d)."""
-        u = self.dropout(self.E(words) + positions(said.shape[-2], words.shape[1], self.E.weight))
-        heard = []
-        for layer, before in zip(self.unimodal, said.unbind(1), strict=False):  # the multimodal layers' come after
-            u, now = layer(u, before)
-            heard.append(now)
-        return u, heard
+    def _unimodal(self, tokens: Tensor, cache: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The unimodal layers: u (B, T, width), and the cache of each, (B, 2, heads, t + T, d)."""
+        u = self.dropout(self.E(tokens) + positions(cache.shape[-2], tokens.shape[1], self.E.weight))
+        caches = []
+        for layer, previous in zip(self.unimodal, cache.unbind(1), strict=False):  # multimodal layers come after
+            u, current = layer(u, previous)
+            caches.append(current)
+        return u, caches
 
-    def _silence(self, rows: int) -> Tensor:
-        """The words so far when there are none."""
+    def _empty_cache(self, rows: int) -> Tensor:
         layers, heads = len(self.unimodal) + len(self.multimodal), self.settings.heads
         return self.E.weight.new_empty(rows, layers, 2, heads, 0, self.settings.width // heads)
 
 
-def info_nce(logits: Tensor, taught: Tensor, owner: Tensor) -> Tensor:
-    """−½ log p(own caption | image) − ½ log p(own image | caption) of each pair, (N,), among those of a batch.
+def info_nce(logits: Tensor, included: Tensor, image_index: Tensor) -> Tensor:
+    """−½ log p(own caption | image) − ½ log p(own image | caption) of each pair in a batch, (N,).
 
-    `logits` (N, N) compare image i with caption j. Rows that are not `taught` (N,) cost nothing and tempt nobody,
-    and neither do other captions of the same image, `owner` (N,): they are true of it too. Alone, a pair costs
+    Other captions of the same image are no negatives, as they are true of it too. A pair without negatives costs
     nothing, so that any batch has a loss, and every weight a gradient.
+
+    Args:
+        logits: (N, N), image i against caption j.
+        included: (N,); other pairs cost nothing and are no negatives.
+        image_index: (N,), the image of each caption.
     """
     itself = torch.eye(len(logits), dtype=torch.bool, device=logits.device)
-    rivals = taught[:, None] & taught & (owner[:, None] != owner)  # (N, N)
-    logits = logits.masked_fill(~(rivals | itself), -torch.inf)
+    negatives = included[:, None] & included & (image_index[:, None] != image_index)  # (N, N)
+    logits = logits.masked_fill(~(negatives | itself), -torch.inf)
     return -(logits.log_softmax(dim=1).diagonal() + logits.log_softmax(dim=0).diagonal()) / 2

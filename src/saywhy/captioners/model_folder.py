@@ -1,6 +1,6 @@
-"""A captioner as a folder: enough to caption on a machine that never saw the data.
+"""A model as a folder that is enough to caption images on another machine.
 
-    model.safetensors    every parameter and buffer
+    model.safetensors    all parameters and buffers
     config.json          architecture, encoder, preprocessing, decoding
     vocabulary.json      the words
 
@@ -10,6 +10,8 @@ Nothing in it is ever unpickled.
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,24 +19,35 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from saywhy.captioners.base import Captioner, build
 from saywhy.data.preprocess import Preprocessing
 from saywhy.data.regions import RegionSettings
 from saywhy.data.vocabulary import Vocabulary
-from saywhy.encoders.building import build_without_weights
-from saywhy.encoders.settings import EncoderSettings
+from saywhy.encoders.base import build_from_settings
+from saywhy.encoders.registry import EncoderSettings
 from saywhy.errors import UserError
-from saywhy.files import whole_file, write_text
+from saywhy.files import read_json, whole_file, write_text
 from saywhy.provenance import saywhy_version
 
-FORMAT = 1
+FORMAT = 2
 WEIGHTS, CONFIG, VOCABULARY = "model.safetensors", "config.json", "vocabulary.json"
 
 
 @dataclass(frozen=True)
 class SavedModel:
-    """What a model folder holds."""
+    """The contents of a model folder.
+
+    Attributes:
+        name: of the model.
+        captioner: with its weights.
+        vocabulary: its words.
+        preprocessing: how images become the encoder's input.
+        decoding: the default decoding settings, as in config.json.
+        regions: which regions it attends to; None for the encoder's grid.
+    """
 
     name: str
     captioner: Captioner
@@ -42,9 +55,8 @@ class SavedModel:
     preprocessing: Preprocessing
     decoding: dict[str, Any] = field(default_factory=dict)
     regions: RegionSettings | None = None
-    """What it looks at in place of a grid, where it does."""
 
-    def describe(self) -> dict[str, Any]:
+    def config(self) -> dict[str, Any]:
         """The contents of config.json."""
         return {
             "format": FORMAT,
@@ -58,92 +70,162 @@ class SavedModel:
         }
 
     def save(self, folder: str | Path, dtype: torch.dtype | None = None) -> None:
-        """Write the folder; `dtype=torch.float16` halves it."""
+        """Write the folder; `dtype=torch.float16` halves its size."""
         save_weights(self.captioner, Path(folder) / WEIGHTS, dtype)
-        self.describe_in(folder)
+        self.save_config(folder)
 
-    def describe_in(self, folder: str | Path) -> None:
-        """Write all but the weights."""
+    def save_config(self, folder: str | Path) -> None:
+        """Write everything except the weights."""
         self.vocabulary.save(Path(folder) / VOCABULARY)
-        write_text(Path(folder) / CONFIG, json.dumps(self.describe(), indent=2) + "\n")
+        write_text(Path(folder) / CONFIG, json.dumps(self.config(), indent=2) + "\n")
 
 
 def save_weights(captioner: Captioner, path: Path, dtype: torch.dtype | None = None) -> None:
-    """Write the weights whole; tied tensors are written once."""
-    tensors, seen = {}, set()
+    """Write the weights as one complete file; tied tensors are written once."""
+    tensors, written = {}, set()
     for name, tensor in captioner.state_dict().items():
-        if tensor.data_ptr() in seen and tensor.numel():
+        if tensor.data_ptr() in written and tensor.numel():
             continue
-        seen.add(tensor.data_ptr())
-        narrow = dtype is not None and tensor.is_floating_point()
-        tensors[name] = tensor.to("cpu", dtype if narrow else tensor.dtype).contiguous()
+        written.add(tensor.data_ptr())
+        convert = dtype is not None and tensor.is_floating_point()
+        tensors[name] = tensor.to("cpu", dtype if convert else tensor.dtype).contiguous()
+    save_tensors(tensors, path)
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """Write one complete safetensors file, or raise a `UserError` that names it."""
     with whole_file(path) as part:
-        save_file(tensors, part)
+        try:
+            save_file(tensors, part, metadata=metadata)
+        except SafetensorError as error:  # a full disk; safetensors does not raise an OSError
+            raise UserError(f"{path}: cannot be written ({error}); is the disk full?") from None
 
 
 def load(folder: str | Path, device: torch.device | str = "cpu") -> SavedModel:
-    """Read a folder that `save` wrote, in float32 and in evaluation mode."""
+    """Read a model folder; the captioner is in float32 and in evaluation mode."""
     folder = Path(folder)
     config = read_config(folder)
     vocabulary = Vocabulary.load(folder / VOCABULARY)
+    tensors = read_tensors(folder / WEIGHTS)
     try:
-        captioner = _rebuild(config, len(vocabulary))
+        captioner = _build(config, len(vocabulary), tensors, folder / WEIGHTS)
         preprocessing = Preprocessing(**config["preprocessing"])
-        name, decoding = config["name"], config["decoding"]
+        name, decoding = str(config["name"]), dict(config["decoding"])
         regions = RegionSettings(**config["regions"]) if config.get("regions") else None  # older files have no entry
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{folder / CONFIG}: not a configuration saywhy {saywhy_version()} wrote ({error})") from None
-    _fill(captioner, folder / WEIGHTS)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise UserError(f"{folder / CONFIG}: not a configuration of a saywhy model ({error!r})") from None
+    except UserError as error:
+        raise UserError(str(error) if str(folder) in str(error) else f"{folder / CONFIG}: {error}") from None
+    captioner.load_state_dict(tensors, strict=False)  # tied tensors are in the file once
     return SavedModel(name, captioner.to(device).eval(), vocabulary, preprocessing, decoding, regions)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The contents of config.json, if this version can read it."""
+    """The contents of config.json, in the current format."""
     if not folder.is_dir():
         raise UserError(
             f"no model at {folder}: give a folder that `saywhy train` wrote, or a name from `saywhy models`"
         )
-    try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{folder} holds no {CONFIG}: it is not a saywhy model") from None
-    except ValueError as error:
-        raise UserError(f"{folder / CONFIG}: not JSON ({error})") from None
-    found = config.get("format") if isinstance(config, dict) else None
-    if found != FORMAT:
-        wrote = config.get("saywhy", "another version") if isinstance(config, dict) else "something else"
+    if not (folder / CONFIG).exists():
+        raise UserError(f"{folder} has no {CONFIG}: it is not a saywhy model")
+    config = read_json(folder / CONFIG)
+    version, writer = (config.get("format"), config.get("saywhy")) if isinstance(config, dict) else (None, None)
+    if type(version) is not int or not 1 <= version <= FORMAT:
         raise UserError(
-            f"{folder}: written by saywhy {wrote} in format {found}; this is saywhy {saywhy_version()}, which reads "
-            f"format {FORMAT}: use that version, or train the model again"
+            f"{folder}: written by saywhy {writer} in format {version}; this is saywhy {saywhy_version()}, which reads "
+            f"formats 1 to {FORMAT}: use that version, or train the model again"
         )
-    return config
+    return config if version == FORMAT else _upgrade(config)
 
 
-def _rebuild(config: dict[str, Any], words: int) -> Captioner:
-    encoder = build_without_weights(EncoderSettings.from_dict(config["encoder"]))
-    architecture = config["captioner"]
-    return build(architecture["name"], encoder, words, **architecture["settings"])
+FORMAT_1_NAMES = {
+    "settings": {"no_picture": "no_image", "picture_dropout": "image_dropout"},
+    "decoding": {"attend": "attention", "length": "length_penalty"},
+    "tensors": {"no_picture": "no_image"},
+}
+"""Names that changed since format 1 (saywhy 0.1): captioner settings, decoding settings, tensors."""
 
 
-def _fill(captioner: Captioner, path: Path) -> None:
+def _current_names(section: str, values: Any) -> Any:
+    names = FORMAT_1_NAMES[section]
+    return {names.get(key, key): value for key, value in values.items()} if isinstance(values, dict) else values
+
+
+def _upgrade(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration of format 1 in the current format; `load` reports what is malformed."""
+    captioner = config.get("captioner")
+    if isinstance(captioner, dict) and "settings" in captioner:
+        captioner = captioner | {"settings": _current_names("settings", captioner["settings"])}
+    return config | {"captioner": captioner, "decoding": _current_names("decoding", config.get("decoding"))}
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a model, under their current names; a `UserError` names one that is not finite."""
     try:
-        tensors = load_file(path)
+        tensors = _current_names("tensors", load_file(path))
     except FileNotFoundError:
-        raise UserError(f"{path} is missing: the model's folder is not whole") from None
+        raise UserError(f"{path} is missing: the model folder is incomplete") from None
     except SafetensorError as error:
         raise UserError(f"{path}: not readable as safetensors ({error})") from None
-    own = captioner.state_dict()
-    tied = {name for name in own if name not in tensors and _is_tied(name, own, tensors)}
-    wrong = [name for name in own if name not in tied and _shape(tensors, name) != own[name].shape]
-    if wrong or set(tensors) - set(own):
-        names = ", ".join((wrong or sorted(set(tensors) - set(own)))[:3])
-        raise UserError(f"{path} does not fit {CONFIG} beside it (first of all: {names})")
-    captioner.load_state_dict(tensors, strict=False)
+    if "baseline" in tensors:  # NaN in saywhy 0.1 if hard attention was saved before its first batch
+        tensors["baseline"] = tensors["baseline"].nan_to_num(0.0)
+    for name, tensor in tensors.items():
+        if not tensor.isfinite().all():
+            raise UserError(f"{path}: {name} contains NaN or infinite values; the model is damaged, train it again")
+    return tensors
 
 
-def _is_tied(name: str, own: dict[str, torch.Tensor], tensors: dict[str, torch.Tensor]) -> bool:
-    return any(other in tensors and own[other].data_ptr() == own[name].data_ptr() for other in own)
+class _SizeLimit(TorchFunctionMode):
+    """While it is active, tensors of more than `limit` elements are refused before they are allocated."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn):
+            shape = (kwargs or {}).get("size", args[0] if args and isinstance(args[0], tuple | list) else args)
+            if math.prod(shape) > self.limit:
+                raise UserError(f"a tensor of shape {tuple(shape)} is far larger than any in {WEIGHTS}")
+        return func(*args, **(kwargs or {}))
 
 
-def _shape(tensors: dict[str, torch.Tensor], name: str) -> torch.Size | None:
-    return tensors[name].shape if name in tensors else None
+def _build(config: dict[str, Any], vocabulary_size: int, tensors: dict[str, Tensor], path: Path) -> Captioner:
+    """The captioner of a configuration with random weights, if the tensors of its file fit."""
+    encoder = build_from_settings(EncoderSettings.from_dict(config["encoder"]))
+    name, settings = config["captioner"]["name"], config["captioner"]["settings"]
+    largest = max((tensor.numel() for tensor in tensors.values()), default=0)
+    with _SizeLimit(4 * largest + 10**6):  # room for buffers that are not saved
+        captioner = build(name, encoder, vocabulary_size, **settings)
+    _check_fit(captioner.state_dict(keep_vars=True), tensors, path)
+    return captioner
+
+
+def _check_fit(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path) -> None:
+    tied = {name for name in expected if name not in tensors and _is_tied(name, expected, tensors)}
+    misfits = [name for name, tensor in expected.items() if name not in tied and not _fits(tensor, tensors.get(name))]
+    misfits += sorted(set(tensors) - set(expected))
+    if misfits:
+        raise UserError(f"{path} does not fit {CONFIG} beside it: {_mismatch(misfits[0], expected, tensors)}")
+
+
+def _fits(expected: Tensor, tensor: Tensor | None) -> bool:
+    if tensor is None:
+        return False
+    return tensor.shape == expected.shape and tensor.is_floating_point() == expected.is_floating_point()
+
+
+def _mismatch(name: str, expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> str:
+    """What is wrong with the tensor of this name."""
+    if name not in expected:
+        return f"the model has no tensor {name}"
+    if name not in tensors:
+        return f"{name} is missing"
+    tensor, needed = tensors[name], expected[name]
+    if tensor.shape != needed.shape:
+        return f"{name} has shape {tuple(tensor.shape)} and should have {tuple(needed.shape)}"
+    return f"{name} has type {tensor.dtype} and should have {needed.dtype}"
+
+
+def _is_tied(name: str, expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> bool:
+    return any(other in tensors and expected[other] is expected[name] for other in expected)

@@ -1,6 +1,6 @@
 """Show, attend and tell with soft attention (Xu et al. 2015, https://arxiv.org/abs/1502.03044).
 
-With features a_1 … a_L (D each), the word before y, and the state (h, c) before it:
+With features a_1 … a_L (D each), the previous word y, and the previous state (h, c):
 
     e_i = v · tanh(W_a a_i + W_h h)  or  a_i · W h            the two scoring functions
     α   = softmax(e)                                          (L)
@@ -31,21 +31,20 @@ from saywhy.captioners.base import (
     captioners,
     stack_over_time,
 )
-from saywhy.encoders.base import Encoder
-from saywhy.encoders.features import Features
+from saywhy.encoders.base import Encoder, Features
 from saywhy.errors import UserError
 from saywhy.registry import Registry
 
 
 class Score(nn.Module, ABC):
-    """How well a place suits what the LSTM looks for."""
+    """The energies e_i: how well each feature matches the LSTM's state."""
 
     def __init__(self, feature: int, settings: SoftAttentionSettings) -> None:
         super().__init__()
 
     @abstractmethod
     def keys(self, vectors: Tensor) -> Tensor:
-        """What can be made of features (B, L, D) before any word: (B, L, A)."""
+        """The part that does not depend on words, computed once per image: (B, L, D) ↦ (B, L, A)."""
 
     @abstractmethod
     def forward(self, keys: Tensor, h: Tensor) -> Tensor:
@@ -57,14 +56,14 @@ scores: Registry[type[Score]] = Registry("attention score")
 
 @dataclass(frozen=True)
 class SoftAttentionSettings(CaptionerSettings):
-    """Sizes and choices.
+    """Widths and options.
 
     Attributes:
-        embedding: m, of E y and the deep output.
-        hidden: n, of the LSTM.
-        attention: width of the MLP score's hidden layer.
+        embedding: m, width of E y and of the deep output.
+        hidden: n, width of the LSTM.
+        attention: width of the hidden layer of the MLP score.
         score: "mlp" or "bilinear".
-        dropout: of word embeddings, features' context, LSTM output and deep output.
+        dropout: of word embeddings, context, LSTM output and deep output.
         tie: L_o shares the embedding matrix E.
     """
 
@@ -85,7 +84,7 @@ class SoftAttentionSettings(CaptionerSettings):
 
 @dataclass(frozen=True)
 class SoftAttentionState(State):
-    """h, c (B, n); the features, and what the score function makes of them once an image."""
+    """h, c (B, n); the features, and the keys of the score, computed once per image."""
 
     h: Tensor
     c: Tensor
@@ -121,7 +120,7 @@ class BilinearScore(Score):
         self.of_annotation = nn.Linear(feature, settings.hidden, bias=False)
 
     def keys(self, vectors: Tensor) -> Tensor:
-        """Wᵀ a_i, (B, L, n): the same product, with the part that no word changes done first."""
+        """Wᵀ a_i, (B, L, n)."""
         return self.of_annotation(vectors)
 
     def forward(self, keys: Tensor, h: Tensor) -> Tensor:
@@ -135,15 +134,15 @@ def _initial_state(feature: int, hidden: int) -> nn.Sequential:
 
 @captioners.register("soft-attention")
 class SoftAttention(Captioner[SoftAttentionState]):
-    """The captioner; the letters are the module docstring's."""
+    """The captioner; the symbols are those of the module docstring."""
 
     name = "soft-attention"
     Settings = SoftAttentionSettings
 
-    def __init__(self, encoder: Encoder, words: int, settings: SoftAttentionSettings) -> None:
-        super().__init__(encoder, words, settings)
+    def __init__(self, encoder: Encoder, vocabulary_size: int, settings: SoftAttentionSettings) -> None:
+        super().__init__(encoder, vocabulary_size, settings)
         feature, m, n = encoder.width, settings.embedding, settings.hidden
-        self.E = nn.Embedding(words, m)
+        self.E = nn.Embedding(vocabulary_size, m)
         self.h0 = _initial_state(feature, n)
         self.c0 = _initial_state(feature, n)
         self.score: Score = scores[settings.score](feature, settings)
@@ -151,7 +150,7 @@ class SoftAttention(Captioner[SoftAttentionState]):
         self.lstm = nn.LSTMCell(m + feature, n)
         self.L_h = nn.Linear(n, m)
         self.L_z = nn.Linear(feature, m, bias=False)
-        self.L_o = nn.Linear(m, words)
+        self.L_o = nn.Linear(m, vocabulary_size)
         self.dropout = nn.Dropout(settings.dropout)
         nn.init.normal_(self.E.weight, std=m**-0.5)
         if settings.tie:
@@ -163,53 +162,56 @@ class SoftAttention(Captioner[SoftAttentionState]):
         keys = self.score.keys(features.vectors)
         return SoftAttentionState(self.h0(mean), self.c0(mean), features, keys)
 
-    def step(self, words: Tensor, state: SoftAttentionState) -> Step[SoftAttentionState]:
-        """Look, remember, and score the next word."""
-        Ey = self.dropout(self.E(words))
-        state, z, attention = self._look(Ey, state)
-        return Step(self._speak(Ey, state.h, z), state, attention)
+    def step(self, tokens: Tensor, state: SoftAttentionState) -> Step[SoftAttentionState]:
+        """Attend, update the LSTM, and compute logits of the next word."""
+        Ey = self.dropout(self.E(tokens))
+        state, z, attention = self._attend(Ey, state)
+        return Step(self._logits(Ey, state.h, z), state, attention)
 
     def forward(self, features: Features, captions: Tensor) -> tuple[Tensor, Attention]:
-        """As `step` word by word, with embeddings and the deep output done for all words at once."""
+        """As `step` for each word, with embeddings and deep output computed for all words at once."""
         Ey = self.dropout(self.E(captions))  # (B, T, m)
         state = self.start(features)
         hs, zs, attentions = [], [], []
         for t, rows in enumerate(active_rows(captions)):
-            state, z, attention = self._look(Ey[:rows, t], state.first(rows))
+            state, z, attention = self._attend(Ey[:rows, t], state.first(rows))
             hs.append(state.h)
             zs.append(z)
             attentions.append(attention)
-        return self._speak(Ey, stack_over_time(hs), stack_over_time(zs)), Attention.of_words(attentions)
+        return self._logits(Ey, stack_over_time(hs), stack_over_time(zs)), Attention.over_time(attentions)
 
-    def _look(self, Ey: Tensor, state: SoftAttentionState) -> tuple[SoftAttentionState, Tensor, Attention]:
+    def _attend(self, Ey: Tensor, state: SoftAttentionState) -> tuple[SoftAttentionState, Tensor, Attention]:
         """The next state, z (B, D), and the attention."""
         alpha = state.features.attend(self.score(state.keys, state.h))  # (B, L)
-        weights, drawn = self._places(alpha, state)
+        weights, drawn = self._weights(alpha, state)
         beta = torch.sigmoid(self.gate(state.h))  # (B, 1)
         z = beta * torch.bmm(weights.unsqueeze(1), state.features.vectors).squeeze(1)  # (B, D)
         h, c = self.lstm(torch.cat([Ey, z], dim=-1), (state.h, state.c))
         return replace(state, h=h, c=c), z, Attention(alpha, beta.squeeze(-1), drawn)
 
-    def _places(self, alpha: Tensor, state: SoftAttentionState) -> tuple[Tensor, Tensor | None]:
-        """How much of each place is taken in (B, L), and which was drawn: soft attention takes in α of each."""
+    def _weights(self, alpha: Tensor, state: SoftAttentionState) -> tuple[Tensor, Tensor | None]:
+        """The weights of the features in the context (B, L), and the sampled index: here α, and None."""
         return alpha, None
 
-    def _speak(self, Ey: Tensor, h: Tensor, z: Tensor) -> Tensor:
+    def _logits(self, Ey: Tensor, h: Tensor, z: Tensor) -> Tensor:
         deep = Ey + self.L_h(self.dropout(h)) + self.L_z(self.dropout(z))
         return self.L_o(self.dropout(deep))
 
 
-def doubly_stochastic(alpha: Tensor, spoken: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The penalty Σ_i (1 − Σ_t α_ti)² of each caption, (B,): every place should be looked at about once.
+def doubly_stochastic(alpha: Tensor, mask: Tensor, feature_mask: Tensor | None = None) -> Tensor:
+    """The penalty Σ_i (1 − Σ_t α_ti)² of each caption, (B,): the attention to each feature should sum to one.
 
-    Summed over places as the paper writes it; the caller averages over captions, as it averages the
-    log-likelihood that the paper adds it to, so that λ weighs what it weighs in the paper. (The authors' code
-    sums over the batch and averages over places; most later ones average over both, which makes λ L times
-    smaller.) `spoken` (B, T) is true where a word is predicted: attention over padding does not count. `mask`
-    (B, L) is true where there is a place. Heads of attention (B, T, heads, L) count by their mean.
+    It is summed over features as in the paper; the caller averages over captions, as it averages the log-likelihood,
+    so that λ has the same meaning as in the paper. (The authors' code sums over the batch and averages over features;
+    most later code averages over both, which makes λ L times smaller.)
+
+    Args:
+        alpha: (B, T, L), or (B, T, heads, L), of which the mean over heads counts.
+        mask: (B, T), false at padding, where attention does not count.
+        feature_mask: (B, L), false where there is no feature.
     """
     if alpha.ndim == 4:
         alpha = alpha.mean(dim=2)
-    looked = (alpha * spoken.unsqueeze(-1)).sum(dim=1)  # (B, L)
-    missed = (1 - looked).square()
-    return (missed if mask is None else missed * mask).sum(dim=-1)
+    total = (alpha * mask.unsqueeze(-1)).sum(dim=1)  # (B, L)
+    penalty = (1 - total).square()
+    return (penalty if feature_mask is None else penalty * feature_mask).sum(dim=-1)

@@ -1,6 +1,6 @@
-"""The parts of a causal transformer, written out (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762).
+"""Layers of a causal transformer (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762).
 
-With queries Q, keys K and values V of d numbers a head:
+With queries Q, keys K and values V of d numbers per head:
 
     A = softmax(Q Kᵀ / √d)                       (B, heads, T, P) the attention
     context = A V                                (B, heads, T, d)
@@ -9,6 +9,8 @@ A layer is pre-norm, with x (B, T, width):
 
     x ← x + attention(norm x, words so far)
     x ← x + MLP(norm x)
+
+Keys and values of previous words are cached, so that decoding computes each word once.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Context (B, heads, T, d) and attention (B, heads, T, P); none goes where `hidden` (…, T, P) is true."""
+def scaled_dot_product(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Context (B, heads, T, d) and attention (B, heads, T, P), which is 0 where `hidden` (…, T, P) is true."""
     energies = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])  # (B, heads, T, P)
     if hidden is not None:
         energies = energies.masked_fill(hidden, -torch.inf)
@@ -29,24 +31,24 @@ def attend(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None = None) -> tup
 
 
 class MultiHeadAttention(nn.Module):
-    """Several heads that look from vectors of `width` numbers at vectors of `memory` numbers."""
+    """Attention from vectors of `width` numbers to vectors of `memory` numbers."""
 
     def __init__(self, width: int, heads: int, memory: int | None = None) -> None:
         super().__init__()
         self.heads = heads
         self.q = nn.Linear(width, width)
-        self.k = nn.Linear(memory or width, width, bias=False)  # softmax forgets what all energies have in common
+        self.k = nn.Linear(memory or width, width, bias=False)  # a bias would add the same to all energies of a query
         self.v = nn.Linear(memory or width, width)
         self.out = nn.Linear(width, width)
 
-    def remember(self, memory: Tensor) -> Tensor:
-        """Keys and values of vectors (B, P, memory), which is all that looking needs: (B, 2, heads, P, d)."""
-        return torch.stack([self._split(self.k(memory)), self._split(self.v(memory))], dim=1)
+    def keys_values(self, vectors: Tensor) -> Tensor:
+        """Keys and values of vectors (B, P, memory): (B, 2, heads, P, d)."""
+        return torch.stack([self._split(self.k(vectors)), self._split(self.v(vectors))], dim=1)
 
-    def forward(self, x: Tensor, remembered: Tensor, hidden: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """What x (B, T, width) finds there, (B, T, width), and the attention (B, heads, T, P)."""
-        k, v = remembered.unbind(1)
-        context, A = attend(self._split(self.q(x)), k, v, hidden)
+    def forward(self, x: Tensor, keys_values: Tensor, hidden: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The output for x (B, T, width), (B, T, width), and the attention (B, heads, T, P)."""
+        k, v = keys_values.unbind(1)
+        context, A = scaled_dot_product(self._split(self.q(x)), k, v, hidden)
         return self.out(context.transpose(1, 2).flatten(2)), A  # (B, T, width)
 
     def _split(self, x: Tensor) -> Tensor:
@@ -54,7 +56,7 @@ class MultiHeadAttention(nn.Module):
 
 
 class Layer(nn.Module):
-    """A pre-norm layer over words, of which each sees itself and those before it."""
+    """A pre-norm layer over words; each word attends to itself and to the words before it."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -64,37 +66,37 @@ class Layer(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, said: Tensor) -> tuple[Tensor, Tensor]:
-        """Read x (B, T, width) after what was said, (B, 2, heads, t, d): the new x and all that is said now."""
-        x, said = self.listen(x, said)
-        return self.think(x), said
+    def forward(self, x: Tensor, cache: Tensor) -> tuple[Tensor, Tensor]:
+        """The output for x (B, T, width) after t cached words (B, 2, heads, t, d), and the cache of t + T words."""
+        x, cache = self.self_attention(x, cache)
+        return self.feed_forward(x), cache
 
-    def listen(self, x: Tensor, said: Tensor) -> tuple[Tensor, Tensor]:
-        """The half that attention_modes to the words so far."""
+    def self_attention(self, x: Tensor, cache: Tensor) -> tuple[Tensor, Tensor]:
+        """The first sublayer, and the keys and values of all words so far."""
         normed = self.attention_norm(x)
-        said = torch.cat([said, self.attention.remember(normed)], dim=-2)  # (B, 2, heads, t + T, d)
-        heard, _ = self.attention(normed, said, later(x.shape[1], said.shape[-2], x.device))
-        return x + self.dropout(heard), said
+        cache = torch.cat([cache, self.attention.keys_values(normed)], dim=-2)  # (B, 2, heads, t + T, d)
+        context, _ = self.attention(normed, cache, later_words(x.shape[1], cache.shape[-2], x.device))
+        return x + self.dropout(context), cache
 
-    def think(self, x: Tensor) -> Tensor:
-        """The half that looks at each word alone."""
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """The second sublayer, the MLP."""
         return x + self.dropout(self.mlp(self.mlp_norm(x)))
 
 
-def later(new: int, known: int, device: torch.device | None = None) -> Tensor | None:
-    """Which of the `known` words come after each of the last `new` ones, (new, known); None for a single word.
+def later_words(new: int, total: int, device: torch.device | None = None) -> Tensor | None:
+    """Which of `total` words come after each of the last `new` words, (new, total); None for a single word.
 
-    >>> later(2, 3)
+    >>> later_words(2, 3)
     tensor([[False, False,  True],
             [False, False, False]])
     """
-    return None if new == 1 else torch.ones(new, known, dtype=torch.bool, device=device).triu(known - new + 1)
+    return None if new == 1 else torch.ones(new, total, dtype=torch.bool, device=device).triu(total - new + 1)
 
 
 def positions(first: int, count: int, like: Tensor) -> Tensor:
-    """Sines and cosines of wavelengths 2π to 10000 · 2π for places `first` and on, (count, width of `like`)."""
+    """Sinusoidal embeddings of positions `first` and on, (count, width of `like`), wavelengths 2π to 10000 · 2π."""
     half = like.shape[-1] // 2
-    place = torch.arange(first, first + count, dtype=like.dtype, device=like.device)
+    position = torch.arange(first, first + count, dtype=like.dtype, device=like.device)
     frequency = 10000 ** (-torch.arange(half, dtype=like.dtype, device=like.device) / half)
-    angle = torch.outer(place, frequency)  # (count, half)
+    angle = torch.outer(position, frequency)  # (count, half)
     return torch.cat([angle.sin(), angle.cos()], dim=-1)

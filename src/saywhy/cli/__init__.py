@@ -1,11 +1,16 @@
-"""The command line. A command imports what it needs when it runs, so that help comes at once."""
+"""The command line. Commands import heavy modules when they run, so that --help is fast."""
 
 from __future__ import annotations
 
 import io
+import os
+import signal
 import sys
+import threading
 import traceback
 import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -16,8 +21,10 @@ from saywhy.cli.options import FLAG, examples
 from saywhy.errors import UserError
 from saywhy.provenance import saywhy_version
 
-UsageError: Any = typer.BadParameter.__base__  # typer does not export it, and carries a click of its own or not
+UsageError: Any = typer.BadParameter.__base__  # typer does not export it, and some versions bundle their own click
 VERBOSE = ("-v", "--verbose")
+FAILED, USER_MISTAKE = 1, 2  # exit codes
+NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")  # in the RuntimeErrors of torch
 
 app = typer.Typer(
     name="saywhy",
@@ -36,12 +43,12 @@ app.command("evaluate", epilog=evaluate.EPILOG)(evaluate.evaluate)
 app.command("audit", epilog=audit.EPILOG)(audit.audit)
 app.command("train", epilog=train.EPILOG)(train.train)
 app.add_typer(data.app, name="data")
-app.command("models")(models.models)
+app.command("models", epilog=models.EPILOG)(models.models)
 app.command("results", epilog=results.EPILOG)(results.results)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"saywhy {saywhy_version()}")
         raise typer.Exit
 
@@ -54,34 +61,116 @@ def options(
     ] = False,
     verbose: Annotated[
         bool,
-        typer.Option("--verbose", "-v", metavar=FLAG, help="Show where an error came from; may stand anywhere."),
+        typer.Option("--verbose", "-v", metavar=FLAG, help="Show the traceback of an error; allowed anywhere."),
     ] = False,
 ) -> None:
-    """An image captioner that shows its work."""
+    """Caption images and explain every word."""
 
 
 def main() -> None:
-    """Trainer a command; a user's mistake is one line on stderr and exit code 2."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name may hold what the terminal cannot print
+    """Run a command. Every error is one line on stderr; exit code 2 is a user's mistake, 1 any other failure."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a file name may hold what the terminal cannot print
         sys.stdout.reconfigure(errors="backslashreplace")
-    asked = [word for word in sys.argv[1:] if word not in VERBOSE]  # one adds -v to the end of what just failed
-    verbose = len(asked) < len(sys.argv) - 1
+    arguments = [word for word in sys.argv[1:] if word not in VERBOSE]  # so that -v can follow a failed command
+    verbose = len(arguments) < len(sys.argv) - 1
     if not (verbose or sys.warnoptions):
-        warnings.simplefilter("ignore")  # what libraries have to say to programmers
+        warnings.simplefilter("ignore")  # warnings of libraries, meant for programmers
+    with _signals_interrupt() as received:
+        try:
+            code = _run(arguments)
+        except (KeyboardInterrupt, Exception) as error:
+            if verbose:
+                traceback.print_exc()
+            if received or isinstance(error, KeyboardInterrupt):  # an interrupt may surface as another error
+                print_error((isinstance(error, KeyboardInterrupt) and str(error)) or "interrupted")
+                code = 128 + (received or [signal.SIGINT])[0]
+            else:
+                code = _report(error)
+    _close_output()
+    sys.exit(code)
+
+
+def _run(arguments: Sequence[str]) -> int:
+    """The exit code of a command. Not `app(arguments)`, which swallows an interrupt."""
+    command = typer.main.get_command(app)
     try:
-        sys.exit(app(args=asked, prog_name="saywhy", standalone_mode=False))
-    except UsageError as error:
-        if error.__class__.__name__ != "NoArgsIsHelpError":  # that one has shown the help
-            where = error.ctx.command_path if error.ctx else "saywhy"
-            print_error(f"{error.format_message().rstrip('.')} (see {where} --help)")
-    except (UserError, OSError) as error:
-        if verbose:
-            traceback.print_exc()
-        print_error(error if isinstance(error, UserError) else _reason(error))
-    sys.exit(2)
+        with command.make_context("saywhy", list(arguments)) as context:
+            command.invoke(context)
+    except typer.Exit as error:
+        return error.exit_code
+    return 0
 
 
-def _reason(error: OSError) -> str:
-    """A full disk, a folder that may not be written in: what the system says, and of which file."""
-    where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{error.strerror or error}; saywhy -v shows where it came from"
+@contextmanager
+def _signals_interrupt() -> Iterator[list[int]]:
+    """Make SIGTERM an interrupt like Ctrl-C, so that temporary files are removed; yields the signals received."""
+    received: list[int] = []
+    process = os.getpid()
+
+    def interrupt(number: int, _: object) -> None:
+        if os.getpid() != process:
+            os._exit(128 + number)  # a worker process, forked before it has set its own handlers
+        received.append(number)
+        if hasattr(signal, "SIGCHLD"):  # torch reports every worker that ends, and these end by the same signal
+            signal.signal(signal.SIGCHLD, lambda *_: None)
+        raise KeyboardInterrupt
+
+    def unraisable(error: sys.UnraisableHookArgs) -> None:
+        """Repeat an interrupt that came where Python ignores exceptions; print nothing after an interrupt."""
+        if isinstance(error.exc_value, KeyboardInterrupt) and received:
+            threading.Timer(0.01, signal.raise_signal, [received[-1]]).start()
+        elif not received:
+            sys.__unraisablehook__(error)
+
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+        yield received
+        return
+    numbers = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
+    handlers = {number: signal.signal(number, interrupt) for number in numbers}
+    sys.unraisablehook, hook = unraisable, sys.unraisablehook
+    try:
+        yield received
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if not received:  # after an interrupt, destructors of half-built objects may fail until the process ends
+            sys.unraisablehook = hook
+
+
+def _report(error: Exception) -> int:
+    """Print one line for an error; the exit code."""
+    if isinstance(error, UsageError):
+        if error.__class__.__name__ != "NoArgsIsHelpError":  # which has shown the help
+            command = error.ctx.command_path if error.ctx else "saywhy"
+            print_error(f"{error.format_message().rstrip('.')} (see {command} --help)")
+        return USER_MISTAKE
+    if isinstance(error, BrokenPipeError):  # the reader of a pipe, such as head, has closed it
+        return FAILED
+    if isinstance(error, UserError):
+        print_error(error)
+        return USER_MISTAKE
+    if isinstance(error, OSError):  # a full disk, a folder without permission
+        file = f"{error.filename}: " if error.filename else ""
+        print_error(f"{file}{error.strerror or error}; run again with -v for the traceback")
+        return USER_MISTAKE
+    print_error(_reason(error))
+    return FAILED
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, where it is not the user's mistake: the limits of the machine, or a defect."""
+    text = str(error).lower()
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(part in text for part in NO_MEMORY)):
+        return "out of memory; use a smaller --batch-size or --beam, smaller images or a smaller model"
+    if isinstance(error, RecursionError):
+        return "an input is nested too deeply; run again with -v to see which"
+    name = type(error).__name__
+    return f"internal error: {name}: {error}; run again with -v for the traceback and report it"
+
+
+def _close_output() -> None:
+    """Flush stdout; what cannot be written is discarded, so that Python does not fail again at its exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,66 +1,85 @@
-"""`saywhy audit`: are the explanations true?"""
+"""`saywhy audit`: test whether explanations are faithful."""
 
 from __future__ import annotations
 
-import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saywhy.cli.common import Failures, check_writable, print_error
+from saywhy.cli.common import (
+    Failures,
+    check_writable,
+    import_plugins,
+    json_line,
+    output_console,
+    plain_table,
+    print_error,
+    progress_of_stages,
+)
 from saywhy.cli.options import (
     FLAG,
     OUTPUT,
+    AutoBatchSize,
     Data,
     Device,
     ImageFolder,
     JsonLines,
     Model,
-    OwnBatch,
+    Plugins,
     Reader,
     Regions,
+    Split,
     Workers,
     examples,
 )
-from saywhy.errors import UserError
+from saywhy.errors import UserError, printable
 
-RISK = "The risk that a word is made up"
+if TYPE_CHECKING:
+    from saywhy.audits.context import AuditContext
+    from saywhy.data.datasets import Dataset
+
+RISK = "Hallucination risk (audit risk)"
 EPILOG = examples(
     "saywhy audit all --data flickr8k --out audits",
-    "saywhy audit localisation --data flickr8k --model runs/ada-lstm --limit 100 --out audits",
-    "saywhy audit risk --data flickr8k --model runs/ada-lstm --fit dev --save-risk --out audits",
+    "saywhy audit localisation --data flickr8k --limit 100 --out audits",
+    "saywhy audit risk --data flickr8k --model runs/soft --save-risk --out audits",
 )
 
 
 def audit(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="One of those above, or all.", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="One of the audits above, one of your own, or all.", show_default=False),
+    ],
     data: Data,
     out: Annotated[
         Path,
-        typer.Option(metavar="DIR", help="Write audit-MODEL-NAME.json and pages there.", show_default=False),
+        typer.Option(metavar="DIR", help="Write results (audit-MODEL-NAME.json) and pages here.", show_default=False),
     ],
     model: Model = None,
-    split: Annotated[str, typer.Option(metavar="train|dev|test", help="Which images.")] = "test",
+    plugins: Plugins = None,
+    split: Split = "test",
     limit: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="So many of them, evenly spread.", show_default="all"),
+        typer.Option(metavar="N", min=1, help="Use N images, evenly spaced.", show_default="all images"),
     ] = None,
     boxes: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Phrases with boxes: boxes.jsonl.gz, or COCO's instances.json.",
-            show_default="beside the data",
+            help="Phrases with boxes: boxes.jsonl.gz, or COCO's instances JSON.",
+            show_default="in the dataset's folder",
         ),
     ] = None,
-    objects: Annotated[
+    object_words: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A table of object words.", show_default="the model's, or the shipped one"),
+        typer.Option(metavar="FILE", help="Table of object words.", show_default="the model's, or the shipped one"),
     ] = None,
-    composite: Annotated[
-        str, typer.Option(metavar="NAME", help="The rules of LRP, as of saywhy explain.")
-    ] = "epsilon-plus",
+    composite: Annotated[str, typer.Option(metavar="NAME", help="LRP rules, as for saywhy explain.")] = "epsilon-plus",
     reader: Reader = None,
     image_folder: ImageFolder = None,
     regions: Regions = None,
@@ -68,8 +87,8 @@ def audit(
         str | None,
         typer.Option(
             metavar="train|dev|test",
-            help="Fit it on this split.",
-            show_default="dev, if the model has none",
+            help="Fit the risk model on this split.",
+            show_default="dev, if the model has no risk model",
             rich_help_panel=RISK,
         ),
     ] = None,
@@ -78,7 +97,7 @@ def audit(
         typer.Option(
             "--save-risk",
             metavar=FLAG,
-            help="Keep what was fitted in the model's folder, for caption --risk and explain.",
+            help="Save the fitted risk model in the model's folder, for caption --risk and explain.",
             rich_help_panel=RISK,
         ),
     ] = False,
@@ -87,48 +106,194 @@ def audit(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Keep what was found out of each image there; an interrupted audit goes on from it.",
+            help="Cache the results of each image here; an interrupted audit continues from it.",
             show_default="OUT/cache",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
-    batch: OwnBatch = None,
+    batch_size: AutoBatchSize = None,
     workers: Workers = None,
     device: Device = "auto",
 ) -> None:
-    """Test whether a model's explanations are true, on images that people described.
+    """Test whether a model's explanations are faithful.
 
-    image-ablation, word-ablation: is the word still said without what was relevant for it?
-    localisation: do maps lie where the things are?
-    hallucination, risk: can made-up words be told from true ones, and how surely?
-    sanity: do maps depend on what was learnt?
+    image-ablation, word-ablation: does the word disappear without the pixels or words that support it?
+    localisation: do relevance maps lie on the objects?
+    hallucination, risk: do explanations tell hallucinated object words from correct ones?
+    sanity: do relevance maps depend on the trained weights?
     """
     check_writable("--out", out, folder=True)
     check_writable("--cache", cache, folder=True)
-
-    from saywhy.cli import auditing
-
-    names = auditing.chosen(name, fit, save_risk)
-    faults = Failures()
-    asked = auditing.Asked(
-        model, data, reader, image_folder, split, limit, boxes, objects, composite, regions, fit, batch, workers, device
-    )
+    import_plugins(plugins)
+    names = _select(name, fit, save_risk)
+    failures = Failures()
+    options = Options(
+        model, data, reader, image_folder, split, limit, boxes, object_words, composite, regions, fit, batch_size,
+        workers, device,
+    )  # fmt: skip
     if save_risk:
-        check_writable("--save-risk", auditing.folder_of(model), folder=True)
-    bench = auditing.bench(names, asked, cache or out / "cache", faults)
-    if save_risk and bench.fitting is None:
+        check_writable("--save-risk", _model_folder(model), folder=True)
+    context = _context(names, options, cache or out / "cache", failures)
+    if save_risk and context.fit_context is None:
         raise UserError(
-            "--save-risk has nothing to save: the model has a risk, or the data no dev split; give --fit SPLIT"
+            "--save-risk: nothing is fitted, because the model has a risk model or the data has no dev split; "
+            "give --fit SPLIT"
         )
-    for result in auditing.run(names, bench):
-        path = auditing.save(out, result)
-        for line in auditing.notes(result):
-            print_error(line)
+    for result, path in _run(names, context, out):
+        for note in _notes(result):
+            print_error(note)
         if save_risk and result["audit"] == "risk":
-            auditing.save_risk(result, asked, faults)
+            _save_risk(result, options, failures)
         if as_json:
-            typer.echo(json.dumps(result, ensure_ascii=False))
+            typer.echo(json_line(result))
         else:
-            auditing.show(result, path)
-    auditing.write_pages(out)
-    raise typer.Exit(faults.exit_code)
+            _show(result, path)
+    _write_pages(out)
+    raise typer.Exit(failures.exit_code)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options that choose the model, the images and the rules."""
+
+    model: str | None
+    data: Path
+    reader: str | None
+    image_folder: Path | None
+    split: str
+    limit: int | None
+    boxes: Path | None
+    object_words: Path | None
+    composite: str
+    regions: Path | None
+    fit: str | None
+    batch_size: int | None
+    workers: int | None
+    device: str
+
+
+def _select(name: str, fit: str | None, save_risk: bool) -> tuple[str, ...]:
+    """The audits to run."""
+    from saywhy.audits.runner import select
+
+    names = select(name)
+    if "risk" not in names and (fit or save_risk):
+        raise UserError(f"--fit and --save-risk belong to the audit risk, not to {name}")
+    return names
+
+
+def _context(names: Sequence[str], options: Options, cache: Path, failures: Failures) -> AuditContext:
+    """The model, the images and their annotations. Everything that can be wrong is read before the model."""
+    from saywhy.audits.context import AuditContext
+    from saywhy.data.datasets import read, split_name
+    from saywhy.data.object_words import ObjectWords
+    from saywhy.data.phrases import find_phrases
+    from saywhy.explain.lrp_rules import composite
+    from saywhy.inference.model import load
+
+    rules = composite(options.composite)
+    data = read(options.data, reader=options.reader, image_folder=options.image_folder)
+    split = split_name(options.split)
+    images = data.split(split)
+    if options.fit and split_name(options.fit) == split:
+        raise UserError(
+            f"--fit {options.fit}: a risk model is tested on other images than those it was fitted on; "
+            "give another split"
+        )
+    phrases = find_phrases(images.root, options.boxes)
+    object_words = None if options.object_words is None else ObjectWords.read(options.object_words)
+    model = load(options.model, options.device)
+    context = AuditContext(
+        model,
+        _evenly_spaced(images, options.limit),
+        cache,
+        object_words=object_words or model.objects,
+        phrases=phrases,
+        regions=model.region_source(options.regions, data.root),
+        composite=rules,
+        batch_size=options.batch_size,
+        workers=options.workers,
+        on_unreadable=failures,
+        split_images=len(images),
+    )
+    if "risk" in names:
+        fit = options.fit or ("dev" if model.risk is None and data.splits.get("dev") and split != "dev" else None)
+        if fit:
+            images = data.split(split_name(fit))
+            context.fit_context = replace(context, data=images, unreadable=set(), split_images=None)
+    return context
+
+
+def _evenly_spaced(data: Dataset, count: int | None) -> Dataset:
+    """`count` images of a dataset, evenly spaced."""
+    if count is None or count >= len(data):
+        return data
+    return replace(data, images=tuple(data.images[index * len(data) // count] for index in range(count)))
+
+
+def _run(names: Sequence[str], context: AuditContext, out: Path) -> Iterator[tuple[dict[str, Any], Path]]:
+    """Run audits and write their results, with progress per stage."""
+    from saywhy.audits import runner
+
+    with progress_of_stages() as report:
+        contexts = (context, context.fit_context) if context.fit_context else (context,)
+        for progressing in contexts:
+            progressing.on_progress = lambda event: report(event.stage, event.done, event.total, event.finished)
+        for result in runner.run(names, context):
+            yield result, runner.save(out, result)
+
+
+def _model_folder(model: str | None) -> Path:
+    from saywhy.inference.model import locate
+
+    return locate(model)
+
+
+def _save_risk(result: dict[str, Any], options: Options, failures: Failures) -> None:
+    """Save a fitted risk model in the model's folder, with the table of object words it was fitted with."""
+    from saywhy.hallucination.risk_model import OBJECTS_FILE, RISK_FILE, Risk
+
+    if result["not_applicable"]:
+        failures("no risk model was fitted, so none is saved")
+        return
+    folder = _model_folder(options.model)
+    table = options.object_words
+    try:
+        if table is not None and table.resolve() != (folder / OBJECTS_FILE).resolve():
+            shutil.copyfile(table, folder / OBJECTS_FILE)
+        Risk.from_dict(result["fitted_risk"]).save(folder)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot write {RISK_FILE} ({error.strerror}); copy the model first") from None
+    print_error(f"the risk model is saved in {folder / RISK_FILE}")
+
+
+def _write_pages(out: Path) -> None:
+    """Write pages with tables and plots of all results in the folder; a missing matplotlib is one line."""
+    from saywhy.reports.audit_pages import write_pages
+
+    try:
+        write_pages(out, out)
+    except UserError as error:
+        print_error(error)
+
+
+def _notes(result: dict[str, Any]) -> list[str]:
+    """Remarks to print beside the numbers."""
+    if result["not_applicable"]:
+        return [f"{result['audit']} does not apply: {result['not_applicable']}"]
+    return [f"{result['audit']}: {note}" for note in result.get("notes", ())]
+
+
+def _show(result: dict[str, Any], path: Path) -> None:
+    """Print the main numbers of an audit."""
+    from saywhy.audits.audit import audits
+
+    if result["not_applicable"]:
+        return
+    console = output_console()
+    title = f"{result['audit']}: {result['model']} on {result['data']} {result['split']}"
+    console.print(printable(title), soft_wrap=True)
+    summary = audits[result["audit"]]().summary(result)
+    console.print(plain_table(summary.head, summary.rows, summary.text_columns))
+    console.print(printable(path), soft_wrap=True)
+    console.print()

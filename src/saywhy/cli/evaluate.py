@@ -1,120 +1,339 @@
-"""`saywhy evaluate`: caption a split and score it."""
+"""`saywhy evaluate`: caption a split of a dataset and score the captions."""
 
 from __future__ import annotations
 
 import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saywhy.cli.common import check_writable, print_error
+from saywhy.cli.common import (
+    check_writable,
+    import_plugins,
+    json_line,
+    output_console,
+    plain_table,
+    print_error,
+    progress_of,
+)
 from saywhy.cli.options import (
     FLAG,
     OUTPUT,
-    Attend,
-    Batch,
+    Attention,
+    BatchSize,
     Beam,
     Data,
     Device,
     ImageFolder,
     Json,
-    Length,
+    LengthPenalty,
     Model,
+    Plugins,
     Reader,
     Regions,
+    Split,
     Workers,
     examples,
 )
-from saywhy.errors import UserError
+from saywhy.errors import UserError, printable
+
+if TYPE_CHECKING:
+    from saywhy.data.datasets import Dataset
+    from saywhy.metrics.score import Scores
 
 EPILOG = examples(
     "saywhy evaluate --data flickr8k",
     "saywhy evaluate --data flickr8k --model runs/soft --split dev --beam 5 --json",
     "saywhy evaluate --data flickr8k --captions captions.jsonl",
-    "saywhy evaluate --data flickr8k --captions captions.jsonl --rescore results/soft.json",
+    "saywhy evaluate --data flickr8k --captions mine.jsonl --rescore soft.json",
 )
+ORACLE = "oracle regions, drawn by annotators for these very captions: not the scores of a captioner on unseen images"
+METRICS = "Metrics"
+TOLERANCE = 0.01  # percent; summing in another order differs by far less, one other caption by more
 
 
 def evaluate(
     data: Data,
     reader: Reader = None,
     image_folder: ImageFolder = None,
-    split: Annotated[str, typer.Option(metavar="train|dev|test", help="Which images.")] = "test",
+    split: Split = "test",
     model: Model = None,
+    plugins: Plugins = None,
     regions: Regions = None,
     captions: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Score these captions, as caption --json prints them, and no model's."),
+        typer.Option(
+            metavar="FILE",
+            help="Score these captions instead of a model's: JSON lines from caption --json, or COCO's results JSON.",
+        ),
     ] = None,
-    meteor: Annotated[
-        bool, typer.Option(metavar=FLAG, help="METEOR needs Java; without it a line says so, and the rest is scored.")
-    ] = True,
+    no_meteor: Annotated[
+        bool,
+        typer.Option("--no-meteor", metavar=FLAG, help="Skip METEOR, which needs Java.", rich_help_panel=METRICS),
+    ] = False,
+    spice: Annotated[
+        bool,
+        typer.Option(
+            "--spice",
+            metavar=FLAG,
+            help="Add SPICE, which needs Java, pycocoevalcap and, in pycocoevalcap/spice/lib, the two jars "
+            "stanford-corenlp-3.6.0.jar and stanford-corenlp-3.6.0-models.jar.",
+            rich_help_panel=METRICS,
+        ),
+    ] = False,
     beam: Beam = None,
-    length: Length = None,
-    attend: Attend = None,
+    length_penalty: LengthPenalty = None,
+    attention: Attention = None,
     as_json: Json = False,
     save_captions: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the captions, one JSON object a line.", rich_help_panel=OUTPUT),
+        typer.Option(metavar="FILE", help="Write the captions, one JSON object per line.", rich_help_panel=OUTPUT),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Write the scores and all they depend on, as in results/.", rich_help_panel=OUTPUT
+            metavar="FILE",
+            help="Write the scores with everything they depend on: model, decoding, versions, machine.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
     rescore: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Score --captions again, into the results file they come from.",
+            help="Score --captions again and update the results file they belong to.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
-    batch: Batch = 32,
+    batch_size: BatchSize = 32,
     workers: Workers = None,
     device: Device = "auto",
 ) -> None:
-    """Caption a split of a data set and score it.
+    """Caption a split of a dataset and score the captions.
 
-    BLEU with and without brevity penalty, METEOR, ROUGE-L, CIDEr-D, SPICE, in percent.
-    Captions are freely decoded; a signature says how.
+    Metrics, in percent: BLEU with and without brevity penalty, METEOR, ROUGE-L, CIDEr-D and, with --spice, SPICE.
+    A metric that is not available on this machine is left out with a note.
+    Captions are generated freely, not by teacher forcing; a signature records all settings.
     """
-    if captions and (model or beam or length is not None or attend or regions):
+    if captions and (model or beam or length_penalty is not None or attention or regions):
         raise UserError(
-            "--captions scores a file, and --model, --beam, --length, --attend and --regions make captions: "
+            "--captions scores a file; --model, --beam, --length-penalty, --attention and --regions generate captions: "
             "give one or the other"
         )
     if rescore and (out or save_captions or not captions):
-        raise UserError("--rescore goes with --captions FILE, and without --out and --save-captions")
+        raise UserError("--rescore needs --captions FILE, and excludes --out and --save-captions")
     check_writable("--save-captions", save_captions)
     check_writable("--out", out)
     check_writable("--rescore", rescore)
+    import_plugins(plugins)
 
-    from saywhy.cli import evaluating, rescoring
-    from saywhy.data.datasets import read
-    from saywhy.data.splits import split_name
+    from saywhy.cli.caption_files import read_captions, write_captions
+    from saywhy.data.datasets import read, split_name
 
-    chosen = read(data, reader=reader, image_folder=image_folder).split(split_name(split))
+    images = read(data, reader=reader, image_folder=image_folder).split(split_name(split))
+    metrics = {"meteor": not no_meteor, "spice": spice}
     if captions:
-        said = evaluating.from_file(captions, chosen)
+        generated = GeneratedCaptions(captions.name, "given", read_captions(captions, images))
     else:
-        asked = {
-            name: value for name, value in (("beam", beam), ("length", length), ("attend", attend)) if value is not None
-        }
-        said = evaluating.from_model(model, device, chosen, asked, batch, workers, regions)
+        decoding = {"beam": beam, "length_penalty": length_penalty, "attention": attention}
+        decoding = {name: value for name, value in decoding.items() if value is not None}
+        generated = _generate(model, device, images, decoding, batch_size, workers, regions)
     if rescore:
-        said, result = rescoring.rescore(rescore, said, chosen, meteor)
+        generated, scores = _rescore(rescore, generated, images, metrics)
     else:
-        result = evaluating.scores(said, chosen, meteor)
+        scores = _score(generated, images, metrics)
     if save_captions:
-        evaluating.save_captions(save_captions, said)
+        write_captions(save_captions, generated.words)
     if out:
-        evaluating.save_results(out, said, chosen, result)
-    for line in result.notes:
-        print_error(line)
+        _save_results(out, generated, images, scores)
+    for note in scores.notes:
+        print_error(note)
     if as_json:
-        typer.echo(json.dumps(result.as_dict()))
+        typer.echo(json_line(scores.as_dict()))
     else:
-        evaluating.show(said, chosen, result)
+        _show(generated, images, scores)
+
+
+@dataclass(frozen=True)
+class GeneratedCaptions:
+    """Captions of a split, and how they were generated.
+
+    Attributes:
+        source: name of the model, or of the captions file.
+        decoding: as signatures write it.
+        words: the words of each image's caption.
+        unreadable: one line for each image that could not be read.
+        details: the machine, attention statistics, regions, and how the model was trained.
+    """
+
+    source: str
+    decoding: str
+    words: Mapping[str, Sequence[str]]
+    unreadable: tuple[str, ...] = ()
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+def _generate(
+    model: str | None,
+    device: str,
+    data: Dataset,
+    decoding: dict[str, Any],
+    batch_size: int,
+    workers: int | None,
+    regions: Path | None,
+) -> GeneratedCaptions:
+    """Caption all images; a region-based model reads its regions from `regions`, or from beside the data."""
+    from saywhy.decoding import Decoding
+    from saywhy.inference.evaluation import caption_split
+    from saywhy.inference.model import load, locate
+    from saywhy.metrics.attention_stats import attention_stats
+    from saywhy.provenance import machine
+
+    Decoding(**decoding)  # values out of range are refused before a model is loaded
+    loaded = load(model, device)
+    settings = replace(loaded.decoding, **decoding)
+    captioner = loaded.captioner
+    source = loaded.region_source(regions, data.root)
+    began = time.monotonic()
+    with progress_of("captioning") as report:
+        result = caption_split(
+            captioner, loaded.vocabulary, loaded.preprocessing, data.images, settings,
+            batch_size=batch_size, workers=workers, regions=source, progress=report,
+        )  # fmt: skip
+    statistics = attention_stats(result.captions.values())
+    beta_admits = captioner.beta_admits if statistics.gate else None
+    details = {
+        "captions_per_second": len(result.captions) / (time.monotonic() - began),
+        **machine(captioner.device),
+        "attention": {**statistics.as_dict(), "beta_admits": beta_admits},
+        **({"regions": source.describe()} if source else {}),
+        **_training_details(locate(model)),
+    }
+    words = {name: caption.words for name, caption in result.captions.items()}
+    unreadable = tuple(line.removeprefix(f"{data.root}{os.sep}") for line in result.unreadable)
+    return GeneratedCaptions(loaded.name, str(settings), words, unreadable, details)
+
+
+def _training_details(folder: Path) -> dict[str, Any]:
+    """The contents of run.json, where the model has one; paths are reduced to file names."""
+    from saywhy.files import read_json
+
+    path = folder / "run.json"
+    if not path.is_file():
+        return {}
+    run = read_json(path)
+    try:
+        encoder = run["recipe"]["encoder"]
+        encoder["weights"] = Path(encoder["weights"]).name
+        run["unreadable"] = [Path(line).name for line in run["unreadable"]]  # "folder/name: reason"
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{path}: not as `saywhy train` writes it ({error!r}); remove or correct it") from None
+    return {"training": run}
+
+
+def _score(generated: GeneratedCaptions, data: Dataset, metrics: dict[str, bool]) -> Scores:
+    """Score the captions against all references; a metric that is not available becomes a note."""
+    from saywhy.metrics.score import score
+    from saywhy.metrics.signature import Signature
+
+    images = [image for image in data.images if image.name in generated.words]
+    scores = score(
+        [generated.words[image.name] for image in images],
+        [image.captions for image in images],
+        meteor="auto" if metrics["meteor"] else False,
+        spice="auto" if metrics["spice"] else False,
+        signature=Signature(tok="ptb", split=f"{data.name}/{images[0].split}", decode=generated.decoding),
+    )
+    notes = [ORACLE] if generated.details.get("regions", {}).get("oracle") else []
+    if generated.unreadable:
+        notes.append(f"skipped {len(generated.unreadable)} unreadable images, the first: {generated.unreadable[0]}")
+    return replace(scores, notes=(*notes, *scores.notes))
+
+
+def _save_results(path: Path, generated: GeneratedCaptions, data: Dataset, scores: Scores) -> None:
+    """Write a results file: the scores and everything they depend on. Notes are about this machine: left out."""
+    from saywhy.files import write_text
+
+    split = data.images[0].split
+    settings = {"model": generated.source, "data": data.name, "split": split, "decoding": generated.decoding}
+    results = {**settings, "scores": _without_notes(scores), **generated.details}
+    write_text(path, json.dumps(results, indent=2) + "\n")
+
+
+def _without_notes(scores: Scores) -> dict[str, Any]:
+    return {name: value for name, value in scores.as_dict().items() if name != "notes"}
+
+
+def _rescore(
+    path: Path, generated: GeneratedCaptions, data: Dataset, metrics: dict[str, bool]
+) -> tuple[GeneratedCaptions, Scores]:
+    """Score captions again and write the scores into the results file of the evaluation they come from.
+
+    Nothing else in the file changes. Captions that do not give the file's own BLEU and CIDEr are refused, and so are
+    scores that lack a metric the file has.
+    """
+    from saywhy.files import write_text
+
+    results = _read_results(path)
+    for key, value in {"data": data.name, "split": data.images[0].split}.items():
+        if results[key] != value:
+            raise UserError(f"{path}: its {key} is {results[key]}, and these captions are scored on {value}")
+    generated = replace(generated, source=results["model"], decoding=results["decoding"])
+    scores = _score(generated, data, metrics)
+    _compare(path, results["scores"], _without_notes(scores))
+    write_text(path, json.dumps({**results, "scores": _without_notes(scores)}, indent=2) + "\n")
+    return generated, scores
+
+
+def _read_results(path: Path) -> dict[str, Any]:
+    from saywhy.files import read_json
+
+    results = read_json(path)
+    try:
+        texts = [results[key] for key in ("model", "data", "split", "decoding")]
+        numbers = _ngram_scores(results["scores"]).values()
+        if all(isinstance(text, str) for text in texts) and all(isinstance(value, float | int) for value in numbers):
+            return results
+    except (KeyError, TypeError, ValueError):
+        pass
+    raise UserError(f"{path}: not a results file, as `saywhy evaluate --out` writes them")
+
+
+def _ngram_scores(scores: dict[str, Any]) -> dict[str, float]:
+    """The scores that every evaluation has, by name."""
+    names = ["CIDEr", *(f"BLEU-{n}" for n in range(1, 5)), *(f"BLEU-{n} without penalty" for n in range(1, 5))]
+    return dict(zip(names, [scores["cider"], *scores["bleu"], *scores["bleu_no_penalty"]], strict=True))
+
+
+def _compare(path: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Raise a `UserError` where the new scores show that the captions are not those of the results file."""
+    for (name, before), after in zip(_ngram_scores(old).items(), _ngram_scores(new).values(), strict=True):
+        if not abs(before - after) <= TOLERANCE:  # so that NaN is refused, too
+            raise UserError(
+                f"{path}: its {name} is {before:.2f}, and that of these captions {after:.2f}: "
+                "they are not the captions of this file"
+            )
+    for metric, advice in {"meteor": "leave --no-meteor out", "spice": "add --spice"}.items():
+        if old.get(metric) is not None and new[metric] is None:
+            name = metric.upper()
+            raise UserError(f"{path}: has {name}, which was not computed now ({advice}); the file is unchanged")
+
+
+def _show(generated: GeneratedCaptions, data: Dataset, scores: Scores) -> None:
+    console = output_console()
+    split = f"{data.name} {data.images[0].split}, {scores.n:,} images"
+    console.print(printable(f"{generated.source} on {split}"), soft_wrap=True)
+    percent = scores.as_dict()
+    metrics = {"METEOR": percent["meteor"], "ROUGE-L": percent["rouge_l"], "CIDEr": percent["cider"]}
+    if percent["spice"] is not None:
+        metrics["SPICE"] = percent["spice"]
+    head = ("", "BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", *metrics)
+    values = ["–" if value is None else f"{value:.1f}" for value in (*percent["bleu"], *metrics.values())]
+    no_penalty = [f"{value:.1f}" for value in percent["bleu_no_penalty"]]
+    console.print(plain_table(head, [("", *values), ("no penalty", *no_penalty)]))
+    console.print(printable(scores.signature), soft_wrap=True)

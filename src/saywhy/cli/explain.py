@@ -1,36 +1,57 @@
-"""`saywhy explain`: show why each word was said."""
+"""`saywhy explain`: show what supports each word of a caption."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saywhy.cli.common import Failures, check_writable, readable_images
+from saywhy.cli.common import (
+    Failures,
+    OutputPaths,
+    check_writable,
+    import_plugins,
+    json_line,
+    output_console,
+    plain_table,
+    print_error,
+    progress_of,
+    readable_images,
+    region_table,
+)
 from saywhy.cli.options import (
     FLAG,
-    Attend,
+    Attention,
+    AutoBatchSize,
     Beam,
     Device,
     Images,
     JsonLines,
-    Length,
+    LengthPenalty,
     Model,
     NoRepeat,
-    OwnBatch,
+    Plugins,
     Regions,
     examples,
 )
-from saywhy.errors import UserError
+from saywhy.errors import UserError, printable
 
-WHAT, HOW = "What is explained", "How it is explained"
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from saywhy.explain import Explanation, WordExplanation
+
+TARGET, METHOD = "What to explain", "How to explain it"
 EPILOG = examples(
     "saywhy explain photo.jpg --out why/",
     "saywhy explain holiday/ --out why/ --method lrp,attention",
-    'saywhy explain photo.jpg --out why/ --caption "a dog on a bench" --word dog --instead cat',
+    "saywhy explain photo.jpg --out why/ --word dog --contrast cat",
+    'saywhy explain photo.jpg --out why/ --caption "a dog on a bench"',
 )
+INDEX = "index.html"
 
 
 def explain(
@@ -39,41 +60,45 @@ def explain(
         Path,
         typer.Option(
             metavar="DIR",
-            help="Write the explanation here; of several images or a folder, one folder each and an index.html.",
+            help="Write the explanation here; several images, or a folder, get one folder each and an index.html.",
             show_default=False,
         ),
     ],
     model: Model = None,
+    plugins: Plugins = None,
     regions: Regions = None,
     caption: Annotated[
         str | None,
         typer.Option(
-            metavar="TEXT", help="Explain this caption.", show_default="the model's own", rich_help_panel=WHAT
+            metavar="TEXT", help="Explain this caption.", show_default="the model's own", rich_help_panel=TARGET
         ),
     ] = None,
     word: Annotated[
         str | None,
         typer.Option(
             metavar="WORD",
-            help="Explain this word only: where the caption has it, or else where it fits best.",
+            help="Explain this word only: where the caption has it, else where it is most probable.",
             show_default="all words",
-            rich_help_panel=WHAT,
+            rich_help_panel=TARGET,
         ),
     ] = None,
-    at: Annotated[
+    position: Annotated[
         int | None,
         typer.Option(
             metavar="N",
             min=1,
-            help="Explain the Nth word only; with --word, why that word might stand there.",
+            help="Explain the Nth word only; with --word, explain that word at this position.",
             show_default=False,
-            rich_help_panel=WHAT,
+            rich_help_panel=TARGET,
         ),
     ] = None,
-    instead: Annotated[
+    contrast: Annotated[
         str | None,
         typer.Option(
-            metavar="WORD", help="Why not this word: explain the difference.", show_default=False, rich_help_panel=WHAT
+            metavar="WORD",
+            help="Explain why not this word: the difference of the two logits.",
+            show_default=False,
+            rich_help_panel=TARGET,
         ),
     ] = None,
     method: Annotated[
@@ -82,61 +107,215 @@ def explain(
             metavar="NAME,…",
             help="Any of lrp, gradcam, guided-gradcam, guided-backprop, gradient-input, attention.",
             show_default="all six",
-            rich_help_panel=HOW,
+            rich_help_panel=METHOD,
         ),
     ] = None,
     composite: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="Rules of LRP: epsilon-plus, paper, epsilon-plus-flat, epsilon-plus-box, epsilon-gamma-box, "
+            help="LRP rules: epsilon-plus, paper, epsilon-plus-flat, epsilon-plus-box, epsilon-gamma-box, "
             "alpha2-beta1 or epsilon.",
-            rich_help_panel=HOW,
+            rich_help_panel=METHOD,
         ),
     ] = "epsilon-plus",
     epsilon: Annotated[
         float | None,
-        typer.Option(metavar="E", min=0, help="Another ε for LRP.", show_default="composite's", rich_help_panel=HOW),
+        typer.Option(
+            metavar="E", min=0, help="ε of LRP's epsilon rule.", show_default="the composite's", rich_help_panel=METHOD
+        ),
     ] = None,
-    relative: Annotated[
+    relative_epsilon: Annotated[
         bool,
-        typer.Option("--relative", metavar=FLAG, help="Take ε as a share of each layer's mean.", rich_help_panel=HOW),
+        typer.Option(
+            "--relative-epsilon",
+            metavar=FLAG,
+            help="Scale ε by each layer's mean absolute output.",
+            rich_help_panel=METHOD,
+        ),
     ] = False,
     beam: Beam = None,
-    length: Length = None,
+    length_penalty: LengthPenalty = None,
     no_repeat: NoRepeat = None,
-    attend: Attend = None,
+    attention: Attention = None,
     as_json: JsonLines = False,
-    batch: OwnBatch = None,
+    batch_size: AutoBatchSize = None,
     device: Device = "auto",
 ) -> None:
-    """Show why each word was said: which pixels and which earlier words spoke for it or against it.
+    """Show which pixels and earlier words support each word.
 
     Writes report.html, words.png, explanation.json and maps.npz.
-    An image that cannot be read is named on stderr and skipped; the exit code is then 2.
+    Images that cannot be read are named on stderr and skipped; the exit code is then 2.
     """
-    if caption is not None and (beam, length, no_repeat) != (None, None, None):
-        raise UserError("--beam, --length and --no-repeat find a caption, --caption gives one: give one or the other")
+    if caption is not None and (beam, length_penalty, no_repeat) != (None, None, None):
+        raise UserError(
+            "--beam, --length-penalty and --no-repeat search for a caption, --caption gives one: use one or the other"
+        )
     check_writable("--out", out, folder=True)
-    faults = Failures()
-    if found := list(readable_images(images, faults)):
-        from saywhy.cli import explaining
-
-        is_one = len(images) == 1 and not Path(images[0]).is_dir()
-        folder_of = explaining.folders(out, found, is_one)
-        asked: dict[str, Any] = {"caption": caption, "word": word, "at": at, "instead": instead}
-        explaining.refuse_impossible(model, **asked)
-        asked |= explaining.chosen(method, composite, epsilon, relative)
-        asked |= explaining.decoding(beam=beam, length=length, no_repeat=no_repeat, attend=attend)
-        done: list[explaining.Done] = []
+    import_plugins(plugins)
+    failures = Failures()
+    if paths := list(readable_images(images, failures)):
+        is_single = len(images) == 1 and not Path(images[0]).is_dir()
+        output_folder = _output_folders(out, paths, is_single)
+        rules = _composite(composite, epsilon, relative_epsilon)
+        target = {"caption": caption, "word": word, "position": position, "contrast": contrast}
+        options = {**target, "methods": _method_names(method), "composite": rules}
+        decoding = _decoding(beam=beam, length_penalty=length_penalty, no_repeat=no_repeat, attention=attention)
+        _check_request(model, options)
+        saved: list[SavedExplanation] = []
         try:
-            explaining.explain(found, folder_of, model, regions, device, faults, done, batch=batch, **asked)
-        finally:  # of what an interrupted run has done, there is an index too
-            if not is_one and done:
-                explaining.save_index(out, done)
+            options |= {"batch_size": batch_size, **decoding}
+            _explain(paths, output_folder, model, regions, device, failures, saved, options)
+        finally:  # an interrupted run gets an index of what it has finished
+            if not is_single and saved:
+                _save_index(out, saved)
         if as_json:
-            for each in done:
-                typer.echo(json.dumps(each.explanation.as_dict(), ensure_ascii=False))
+            for entry in saved:
+                typer.echo(json_line(entry.explanation.as_dict()))
         else:
-            explaining.show(done)
-    raise typer.Exit(faults.exit_code)
+            _show_all(saved)
+    raise typer.Exit(failures.exit_code)
+
+
+@dataclass(frozen=True)
+class SavedExplanation:
+    """An explanation that has been written: without its maps, and its folder."""
+
+    explanation: Explanation
+    folder: Path
+
+
+def _output_folders(out: Path, images: Sequence[Path], is_single: bool) -> Callable[[str], Path]:
+    """The folder of each image's explanation: `out` itself for one image, else a folder within it."""
+    if not is_single:
+        return OutputPaths(out, [*images, out / INDEX], contents=_file_names())
+    if any((out / name).resolve() == images[0].resolve() for name in _file_names()):
+        raise UserError(f"--out {out}: would overwrite the image {images[0].name} in it; choose another folder")
+    return lambda _: out
+
+
+def _file_names() -> tuple[str, ...]:
+    """The files of an explanation, the report first."""
+    from saywhy.explain.explanation import FIGURE, JSON, MAPS, PAGE
+
+    return PAGE, FIGURE, JSON, MAPS
+
+
+def _method_names(arguments: Sequence[str] | None) -> tuple[str, ...]:
+    """The methods of --method: separated by commas, or given one by one."""
+    from saywhy.explain.methods import METHODS
+
+    names = [name.strip().lower() for argument in arguments or METHODS for name in argument.split(",")]
+    return tuple(filter(None, names))
+
+
+def _composite(name: str, epsilon: float | None, relative_epsilon: bool) -> Any:
+    from saywhy.explain.lrp_rules import composite
+
+    return composite(name, epsilon, relative_epsilon)
+
+
+def _decoding(**settings: Any) -> dict[str, Any]:
+    """The decoding settings that were given; values out of range are refused before a model is loaded."""
+    from saywhy.decoding import Decoding
+
+    settings = {name: value for name, value in settings.items() if value is not None}
+    Decoding(**settings)
+    return settings
+
+
+def _check_request(model: str | None, options: dict[str, Any]) -> None:
+    """Raise a `UserError` for a request that this model cannot answer; only its vocabulary is loaded."""
+    from saywhy.captioners.model_folder import VOCABULARY, read_config
+    from saywhy.data.vocabulary import Vocabulary
+    from saywhy.decoding import Decoding
+    from saywhy.explain.request import ExplanationRequest
+    from saywhy.inference.model import locate
+
+    folder = locate(model)
+    max_words = read_config(folder).get("decoding", {}).get("max_words", Decoding.max_words)
+    ExplanationRequest.parse(Vocabulary.load(folder / VOCABULARY), max_words, **options)
+
+
+def _explain(
+    images: Sequence[Path],
+    output_folder: Callable[[str], Path],
+    model: str | None,
+    regions: Path | None,
+    device: str,
+    failures: Failures,
+    saved: list[SavedExplanation],
+    options: dict[str, Any],
+) -> None:
+    """Explain images and write the explanations; `saved` grows by one entry per image."""
+    from saywhy.hallucination.risk_model import RISK_FILE
+    from saywhy.inference.model import load
+    from saywhy.viz.explanation_page import thumbnail
+
+    loaded = load(model, device)
+    if loaded.folder and (loaded.folder / RISK_FILE).is_file() and loaded.risk_error:
+        print_error(f"risks are left out: {loaded.risk_error}")
+    table = region_table(loaded, regions, images)
+    earlier_failures = failures.count
+    with progress_of("explaining") as report:
+        report(0, len(images))
+        for explanation in loaded.explanations(images, regions=table, on_unreadable=failures, **options):
+            folder = output_folder(explanation.source)
+            explanation.save(folder)
+            saved.append(SavedExplanation(replace(explanation, maps={}, image=thumbnail(explanation)), folder))
+            report(len(saved) + failures.count - earlier_failures, len(images))
+
+
+def _save_index(out: Path, saved: Sequence[SavedExplanation]) -> None:
+    """Write a page that links to all reports."""
+    from saywhy.files import write_text
+    from saywhy.viz.explanation_page import index_page
+
+    report = _file_names()[0]
+    pages = [(f"{entry.folder.name}/{report}", entry.explanation) for entry in saved]
+    write_text(out / INDEX, index_page(pages))
+
+
+def _show_all(saved: Sequence[SavedExplanation]) -> None:
+    """Print captions, a table of their words, and where the files are."""
+    console = output_console()
+    for number, entry in enumerate(saved):
+        if number:
+            console.print()
+        _show(entry, console)
+
+
+def _show(saved: SavedExplanation, console: Console) -> None:
+    explanation = saved.explanation
+    words = explanation.words
+    console.print(printable(f"{explanation.source}: {explanation.caption}"), soft_wrap=True)
+    method = next((method for method in explanation.methods if method in words[0].earlier_words), "lrp")
+    has_risk = any(word.risk is not None for word in words)
+    risk_head = ["made up"] if has_risk else []
+    head = ("word", "probability", "from image", *risk_head, f"strongest earlier word ({method})")
+    rows = []
+    for word in words:
+        probability = f"{word.probability:.1%}" if word.probability >= 0.001 else "< 0.1%"
+        risk = [] if not has_risk else [""] if word.risk is None else [f"{word.risk:.0%}"]
+        strongest = _strongest_earlier_word(word, explanation.tokens, method)
+        rows.append((_label(word), probability, f"{word.budget.image_share:.0%}", *risk, strongest))
+    console.print(plain_table(head, rows, text_columns=(0, len(head) - 1)))
+    report, *others = _file_names()
+    console.print(printable(f"{saved.folder / report}, and {', '.join(others)} beside it"), soft_wrap=True)
+
+
+def _label(word: WordExplanation) -> str:
+    """The explained word, its contrast, and the caption's own word where that is another."""
+    from saywhy.viz.explanation_figure import word_with_contrast
+
+    label = word_with_contrast(word)
+    return label if word.word == word.caption_word else f"{label} (caption: {word.caption_word})"
+
+
+def _strongest_earlier_word(word: WordExplanation, tokens: Sequence[str], method: str) -> str:
+    """The earlier word with the largest absolute weight."""
+    weights = word.earlier_words[method]
+    if not weights:
+        return ""
+    strongest = max(range(len(weights)), key=lambda index: abs(weights[index]))
+    return f"{tokens[strongest]} {weights[strongest]:+.2f}"

@@ -1,23 +1,31 @@
-"""`saywhy models`: what there is to choose from."""
+"""`saywhy models`: list models, captioners and encoders."""
 
 from __future__ import annotations
 
 import inspect
-import json
 from typing import Any
 
 import typer
 
-from saywhy.cli.options import Json
+from saywhy.cli.common import import_plugins, json_line, output_console, plain_table
+from saywhy.cli.options import Json, Plugins, examples
 
 Rows = list[dict[str, Any]]
 
+EPILOG = examples("saywhy models", "saywhy models --import my_captioner.py --json")
+TITLES = {
+    "models": "Shipped models, for --model",
+    "captioners": "Captioners, for a recipe",
+    "encoders": "Encoders, for a recipe; also timm:NAME for any network of timm",
+}
 
-def models(as_json: Json = False) -> None:
-    """List the models, captioners and encoders there are."""
+
+def models(plugins: Plugins = None, as_json: Json = False) -> None:
+    """List shipped models, captioners and encoders."""
+    import_plugins(plugins)
     tables = {"models": _models(), "captioners": _captioners(), "encoders": _encoders()}
     if as_json:
-        typer.echo(json.dumps(tables))
+        typer.echo(json_line(tables))
     else:
         _show(tables)
 
@@ -41,35 +49,25 @@ def _models() -> Rows:
 def _captioners() -> Rows:
     from saywhy.captioners import captioners
 
-    about = {name: inspect.getdoc(inspect.getmodule(captioners[name])) or "" for name in captioners}
-    return [{"name": name, "about": text.partition("\n")[0]} for name, text in about.items()]
+    docstrings = {name: inspect.getdoc(inspect.getmodule(captioners[name])) or "" for name in captioners}
+    return [{"name": name, "about": text.partition("\n")[0]} for name, text in docstrings.items()]
 
 
 def _encoders() -> Rows:
-    from saywhy.encoders import registered
+    from saywhy.encoders.registry import registered
 
     return [
-        {"name": card.name, "size": card.size, "annotations": [*card.grid, card.width], "weights": card.source}
-        for card in registered()
+        {"name": spec.name, "size": spec.size, "features": [*spec.grid, spec.width], "weights": spec.source}
+        for spec in registered()
     ]
 
 
 def _show(tables: dict[str, Rows]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    titles = {
-        "models": "Shipped models, for --model",
-        "captioners": "Captioners, for a recipe",
-        "encoders": "Encoders, for a recipe; and timm:NAME for whatever timm knows",
-    }
+    console = output_console()
     for kind, rows in tables.items():
-        console.print(f"\n[bold]{titles[kind]}[/bold]")
-        table = Table(*(rows[0] if rows else ()), box=None, header_style="dim", padding=(0, 2, 0, 0))
-        for row in rows:
-            table.add_row(*map(_cell, row.values()))
-        console.print(table)
+        console.print(f"\n{TITLES[kind]}", style="bold")
+        head = tuple(rows[0]) if rows else ()
+        console.print(plain_table(head, [[_cell(value) for value in row.values()] for row in rows], range(len(head))))
 
 
 def _cell(value: Any) -> str:

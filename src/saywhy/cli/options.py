@@ -10,44 +10,65 @@ import typer
 DECODING, OUTPUT, MACHINE = "Decoding", "Output", "Machine"  # panels of the help text
 FLAG = ""  # the metavar of a flag: newer versions of typer would print <bool>
 
-Images = Annotated[list[str], typer.Argument(metavar="IMAGE", help="Images, or folders of them.", show_default=False)]
+Images = Annotated[
+    list[str], typer.Argument(metavar="IMAGE", help="Image files, or folders of images.", show_default=False)
+]
 Model = Annotated[
     str | None,
-    typer.Option(metavar="NAME|DIR", help="A model's name or folder.", show_default="the shipped one"),
+    typer.Option(
+        metavar="NAME|DIR", help="Name or folder of a model; see saywhy models.", show_default="the shipped model"
+    ),
+]
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        help="Import your own captioner, encoder or audit first: a module name or a .py file. Repeatable.",
+        show_default=False,
+    ),
 ]
 Data = Annotated[
     Path,
-    typer.Option(metavar="DIR", help="The captioned images: their folder, or the captions file.", show_default=False),
+    typer.Option(metavar="DIR|FILE", help="Dataset: its folder or its captions file.", show_default=False),
 ]
 Reader = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="The layout of the data.", show_default="recognised by itself"),
+    typer.Option(
+        metavar="NAME",
+        help="Dataset layout: coco, flickr8k, folder or karpathy.",
+        show_default="detected",
+    ),
 ]
 ImageFolder = Annotated[
     Path | None,
     typer.Option(
-        "--images", metavar="DIR", help="The folder of images, if not in its usual place.", show_default=False
+        "--images",
+        metavar="DIR",
+        help="Folder of the images, if it is not where the layout has it.",
+        show_default=False,
     ),
 ]
+Split = Annotated[str, typer.Option(metavar="train|dev|test", help="Split of the dataset.")]
 Regions = Annotated[
     Path | None,
     typer.Option(
         metavar="PATH",
-        help="What a model of regions looks at: a folder of .npz or .npy, a bottom-up TSV, or boxes.jsonl.gz.",
+        help="Regions for a region-based model: a folder of .npz or .npy files, a bottom-up TSV, or boxes.jsonl.gz.",
         show_default=False,
     ),
 ]
 Beam = Annotated[
     int | None,
-    typer.Option(metavar="N", min=1, help="Width of the beam.", show_default="model's", rich_help_panel=DECODING),
+    typer.Option(metavar="N", min=1, help="Beam width.", show_default="the model's", rich_help_panel=DECODING),
 ]
-Length = Annotated[
+LengthPenalty = Annotated[
     float | None,
     typer.Option(
         metavar="A",
         min=0,
-        help="Rank captions by log p / length^A; more favours long ones.",
-        show_default="model's",
+        help="Rank captions by log p / length^A; a larger A favours longer captions.",
+        show_default="the model's",
         rich_help_panel=DECODING,
     ),
 ]
@@ -56,38 +77,48 @@ NoRepeat = Annotated[
     typer.Option(
         "--no-repeat/--repeat",
         metavar=FLAG,
-        help="Say no three words in a row twice.",
-        show_default="model's",
+        help="Never repeat a trigram.",
+        show_default="the model's",
         rich_help_panel=DECODING,
     ),
 ]
-Attend = Annotated[
+Attention = Annotated[
     str | None,
     typer.Option(
-        metavar="expected|sampled|argmax",
-        help="What hard attention takes in.",
-        show_default="model's",
+        metavar="MODE",
+        help="Mode of hard attention: expected, sampled or argmax.",
+        show_default="the model's",
         rich_help_panel=DECODING,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", metavar=FLAG, help="Print one JSON object.", rich_help_panel=OUTPUT)]
 JsonLines = Annotated[
-    bool, typer.Option("--json", metavar=FLAG, help="Print one JSON object a line.", rich_help_panel=OUTPUT)
+    bool, typer.Option("--json", metavar=FLAG, help="Print one JSON object per line.", rich_help_panel=OUTPUT)
 ]
-Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda|mps", help="What to compute on.", rich_help_panel=MACHINE)]
-Batch = Annotated[int, typer.Option(metavar="N", min=1, help="Images at a time.", rich_help_panel=MACHINE)]
-OwnBatch = Annotated[
+Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda|mps", help="Compute device.", rich_help_panel=MACHINE)]
+BatchSize = Annotated[int, typer.Option(metavar="N", min=1, help="Images per batch.", rich_help_panel=MACHINE)]
+AutoBatchSize = Annotated[
     int | None,
-    typer.Option(metavar="N", min=1, help="Images at a time.", show_default="by itself", rich_help_panel=MACHINE),
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Images per batch.",
+        show_default="1 on a CPU, 8 on a GPU",
+        rich_help_panel=MACHINE,
+    ),
 ]
 Workers = Annotated[
     int | None,
     typer.Option(
-        metavar="N", min=0, help="Processes that read images.", show_default="by itself", rich_help_panel=MACHINE
+        metavar="N",
+        min=0,
+        help="Processes that read images; 0 reads them in the main process.",
+        show_default="automatic",
+        rich_help_panel=MACHINE,
     ),
 ]
 
 
-def examples(*lines: str) -> str:
-    """An epilog that shows commands, one a line."""
-    return "\n".join(("[dim]Examples[/dim]", *lines))
+def examples(*commands: str) -> str:
+    """The epilog of a help text: example commands, one per line."""
+    return "\n".join(("[dim]Examples[/dim]", *commands))

@@ -1,4 +1,4 @@
-"""`saywhy results`: the pages of measured numbers."""
+"""`saywhy results`: pages of measured results."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ EPILOG = examples(
 
 
 def results(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of results files.")] = Path("results"),
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of results files.")] = Path("results"),
     recipes: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="The folder of recipes.", show_default="recipes beside the results, if there is one"
-        ),
+        typer.Option(metavar="DIR", help="Folder of recipes.", show_default="recipes beside the results, if it exists"),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the page here instead of printing it.")
+        Path | None, typer.Option(metavar="FILE", help="Write the page of scores here.", show_default="print it")
     ] = None,
     audits: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write the pages of audits there; without --out, nothing else is made."),
+        typer.Option(metavar="DIR", help="Write the pages of audits here; without --out, write nothing else."),
     ] = None,
 ) -> None:
-    """Make the page of results from files that evaluate --out wrote, and pages of audits."""
+    """Write Markdown pages of scores and audits from results files.
+
+    Scores are the files of evaluate --out, audits those of audit --out.
+    """
     from saywhy.files import write_text
     from saywhy.reports.audit_pages import write_pages
-    from saywhy.reports.results_page import page
+    from saywhy.reports.results_page import results_page
 
     check_writable("--out", out)
     check_writable("--audits", audits, folder=True)
-    text = page(folder, recipes) if out or not audits else ""
+    text = results_page(folder, recipes) if out or not audits else ""
     if audits:
         write_pages(folder, audits)
     if out:

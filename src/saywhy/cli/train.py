@@ -1,7 +1,8 @@
-"""`saywhy train`: train a captioner by a recipe."""
+"""`saywhy train`: train a captioner from a recipe, and show the progress of the run."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from saywhy.cli.common import check_writable, print_error
-from saywhy.cli.options import FLAG, MACHINE, Data, Device, ImageFolder, Reader, Regions, Workers, examples
-from saywhy.errors import UserError
+from saywhy.cli.common import check_writable, duration, import_plugins, progress_bar
+from saywhy.cli.options import FLAG, MACHINE, Data, Device, ImageFolder, Plugins, Reader, Regions, Workers, examples
+from saywhy.errors import UserError, printable
 
-CHANGES = "In place of what the recipe says"
+CHANGES = "Instead of the recipe's values"
 EPILOG = examples(
     "saywhy train recipes/flickr8k-soft.toml --data flickr8k --out runs/soft",
     "saywhy train recipes/flickr8k-soft.toml --data flickr8k --out runs/soft --resume",
@@ -23,7 +24,7 @@ EPILOG = examples(
 
 def train(
     recipe: Annotated[
-        Path, typer.Argument(metavar="RECIPE", help="A TOML file, as those in recipes/.", show_default=False)
+        Path, typer.Argument(metavar="RECIPE", help="A TOML file, such as those in recipes/.", show_default=False)
     ],
     data: Data,
     out: Annotated[
@@ -31,7 +32,10 @@ def train(
         typer.Option(metavar="DIR", help="The run's folder: best model, checkpoint, log, curves.", show_default=False),
     ],
     resume: Annotated[
-        bool, typer.Option("--resume", metavar=FLAG, help="Go on after a crash or an interruption.")
+        bool,
+        typer.Option(
+            "--resume", metavar=FLAG, help="Continue an interrupted run, or a finished one with more --epochs."
+        ),
     ] = False,
     reader: Reader = None,
     image_folder: ImageFolder = None,
@@ -39,54 +43,57 @@ def train(
     teacher: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="DIR", help="A model to learn from, where the recipe distils; repeatable.", show_default=False
+            metavar="DIR", help="A model to distil from, if the recipe has distil. Repeatable.", show_default=False
         ),
     ] = None,
+    plugins: Plugins = None,
     weights: Annotated[
         str | None,
-        typer.Option(metavar="FILE|imagenet|none", help="Weights the encoder starts from.", rich_help_panel=CHANGES),
+        typer.Option(metavar="FILE|imagenet|none", help="Initial weights of the encoder.", rich_help_panel=CHANGES),
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="How many epochs.", rich_help_panel=CHANGES)
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Number of epochs. It may grow with --resume: the learning-rate schedule is then recomputed.",
+            rich_help_panel=CHANGES,
+        ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Seed of all randomness.", rich_help_panel=CHANGES)
+        int | None, typer.Option(metavar="N", min=0, help="Seed of all random numbers.", rich_help_panel=CHANGES)
     ] = None,
     device: Device = "auto",
     workers: Workers = None,
     cache: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Keep decoded images and frozen features here.", rich_help_panel=MACHINE),
+        typer.Option(metavar="DIR", help="Cache decoded images and frozen features here.", rich_help_panel=MACHINE),
     ] = None,
 ) -> None:
-    """Train a captioner by a recipe.
+    """Train a captioner from a recipe.
 
-    The best epoch on freely decoded dev captions is kept.
-    Stop it with Ctrl-C if you must, and go on with --resume.
+    Dev captions are decoded freely; the epoch with the best score is kept.
+    Stop the run with Ctrl-C and continue it with --resume.
     """
-    from saywhy.cli.progress import TrainingDisplay
+    import_plugins(plugins)
     from saywhy.data.datasets import read
     from saywhy.inference.model import choose_device
     from saywhy.training.recipe import read_recipe
+    from saywhy.training.trainer import check_run_folder
     from saywhy.training.trainer import train as run
 
     check_writable("--out", out, folder=True)
     check_writable("--cache", cache, folder=True)
     if ":" in device:
-        raise UserError(f"--device {device}: say cuda, and which by CUDA_VISIBLE_DEVICES")
-    choose_device(device)
-    changes: dict[str, Any] = {}
-    if seed is not None:
-        changes["seed"] = seed
-    if weights is not None:
-        changes["encoder"] = {"weights": weights}
-    if epochs is not None:
-        changes["training"] = {"epochs": epochs}
-    chosen = read_recipe(recipe, **changes)
+        raise UserError(f"--device {device}: use cuda, and select the GPU with CUDA_VISIBLE_DEVICES")
+    if device != "auto":
+        choose_device(device)
+    settings = read_recipe(recipe, **_changes(seed, weights, epochs))
+    check_run_folder(settings, out, resume)
     captioned = read(data, reader=reader, image_folder=image_folder)
-    with _saying_how_to_go_on(), TrainingDisplay() as display:
+    with _resume_hint(out), TrainingDisplay() as display:
         progress = run(
-            chosen,
+            settings,
             captioned,
             out,
             resume=resume,
@@ -97,17 +104,99 @@ def train(
             regions=regions,
             on_event=display,
         )
-    if display.speaks:
+    if display.enabled:
         typer.echo(
-            f"{out}: best {chosen.training.select} on dev {progress.best:.1f} at epoch {progress.best_epoch + 1}, "
-            f"{progress.step} steps in {progress.seconds:.0f} s"
+            f"{printable(out)}: best {settings.training.select} on dev {progress.best:.1f} at epoch "
+            f"{progress.best_epoch + 1}, {progress.step} steps in {progress.seconds:.0f} s"
         )
 
 
+def _changes(seed: int | None, weights: str | None, epochs: int | None) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    if seed is not None:
+        changes["seed"] = seed
+    if weights is not None:
+        changes["encoder"] = {"weights": weights}
+    if epochs is not None:
+        changes["training"] = {"epochs": epochs}
+    return changes
+
+
 @contextmanager
-def _saying_how_to_go_on() -> Iterator[None]:
+def _resume_hint(out: Path) -> Iterator[None]:
+    """Tell how to continue a run that Ctrl-C or SIGTERM has stopped."""
+    from saywhy.training.checkpoint import CHECKPOINT
+
     try:
         yield
     except KeyboardInterrupt:
-        print_error("stopped; go on from the last checkpoint with --resume")
-        raise
+        hint = "interrupted before the first checkpoint; start again without --resume"
+        if (out / CHECKPOINT).exists():
+            hint = "interrupted; continue from the last checkpoint with --resume"
+        raise KeyboardInterrupt(hint) from None
+
+
+class TrainingDisplay:
+    """Shows the events of a run (see `saywhy.training.trainer`) on stderr, in the first of several processes.
+
+    On a terminal there are progress bars; lines for the start, every epoch and unreadable images are printed always.
+    """
+
+    def __init__(self) -> None:
+        from rich.progress import TextColumn
+
+        self.enabled = int(os.environ.get("RANK", 0)) == 0
+        self.bars = progress_bar(TextColumn("{task.fields[note]}"))
+        self.tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> TrainingDisplay:
+        if self.enabled:
+            self.bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.enabled:
+            self.bars.stop()
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        """Show one event."""
+        if self.enabled:
+            getattr(self, f"_{event['kind']}")(event)
+
+    def _line(self, text: str) -> None:
+        self.bars.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+
+    def _update(self, name: str, total: int, completed: int, note: str = "") -> None:
+        if name not in self.tasks:
+            self.tasks[name] = self.bars.add_task(name, total=total, note="")
+        self.bars.update(self.tasks[name], completed=completed, note=note)
+
+    def _encode(self, event: dict[str, Any]) -> None:
+        if "encode" not in self.tasks:
+            self._line(f"encoding {event['total']:,} images with the frozen encoder, for the feature cache")
+        self._update("encode", event["total"], event["done"])
+
+    def _start(self, event: dict[str, Any]) -> None:
+        action = f"resuming at step {event['step']:,}" if event["step"] else "training"
+        self._line(
+            f"{action}: {event['captioner']} over {event['encoder']}, {event['parameters']:,} parameters "
+            f"({event['trained_parameters']:,} trained); {event['images']:,} images, {event['captions']:,} captions, "
+            f"{event['epochs']} epochs, {event['steps']:,} steps; device {event['device']}; folder {event['out']}"
+        )
+
+    def _step(self, event: dict[str, Any]) -> None:
+        note = f"loss {event['loss']:.3f}  {event['images_per_second']:.0f} images/s"
+        self._update("train", event["steps"], event["step"], note)
+
+    def _epoch(self, event: dict[str, Any]) -> None:
+        line = (
+            f"epoch {event['epoch']}/{event['epochs']}  loss {event['loss']:.3f}  "
+            f"{event['images_per_second']:.1f} images/s  {duration(event['seconds_left'])} left"
+        )
+        if "cider" in event:
+            line += f"  dev CIDEr {event['cider']:.1f}  BLEU-4 {event['bleu4']:.1f}"
+            line += "  best so far" if event["is_best"] else ""
+        self._line(line)
+
+    def _unreadable(self, event: dict[str, Any]) -> None:
+        self._line(f"skipped, {event['count']} so far: {event['line']}")

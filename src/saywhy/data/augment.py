@@ -1,4 +1,4 @@
-"""Training crops, flips and colours, cut from canvases on the device for a whole batch at once."""
+"""Augmentation: random crops, flips and colours, computed for a whole batch on the device."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from saywhy.data.regions import within
+from saywhy.data.regions import crop_boxes
 from saywhy.errors import UserError
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """How training images vary.
+    """Random changes of training images.
 
     Attributes:
         scale: smallest and largest share of the canvas' area that a crop keeps.
-        stretch: how far a crop's shape may leave the square, 1 for not at all.
-        flip: chance of a mirror image. Images whose captions say left or right are never mirrored.
-        colour: how far brightness, contrast and saturation vary, 0 for not at all.
+        stretch: largest aspect ratio of a crop, from 1 for squares.
+        flip: probability of a horizontal flip. Images whose captions contain left or right are never flipped.
+        colour: brightness, contrast and saturation are multiplied by 1 ± colour.
     """
 
     scale: tuple[float, float] = (0.6, 1.0)
@@ -29,49 +29,49 @@ class Augmentation:
     colour: float = 0.0
 
     def __post_init__(self) -> None:
-        least, most = self.scale
-        right = {
-            "scale": 0 < least <= most <= 1,
+        smallest, largest = self.scale
+        in_range = {
+            "scale": 0 < smallest <= largest <= 1,
             "stretch": 1 <= self.stretch <= 4,
             "flip": 0 <= self.flip <= 1,
             "colour": 0 <= self.colour < 1,
         }
-        for name, is_right in right.items():
-            if not is_right:
+        for name, valid in in_range.items():
+            if not valid:
                 raise UserError(f"augmentation.{name} = {getattr(self, name)} is out of range")
 
-    def __call__(self, canvases: Tensor, size: int, mirror: Tensor) -> Tensor:
-        """Crops (B, 3, size, size) of canvases (B, 3, S, S); `mirror` (B,) says which may be flipped."""
-        return self.with_boxes(canvases, size, mirror, None)[0]
+    def __call__(self, canvases: Tensor, size: int, may_flip: Tensor) -> Tensor:
+        """Crops (B, 3, size, size) of canvases (B, 3, S, S); `may_flip` (B,) says which may be flipped."""
+        return self.with_boxes(canvases, size, may_flip, None)[0]
 
     def with_boxes(
-        self, canvases: Tensor, size: int, mirror: Tensor, boxes: Tensor | None
+        self, canvases: Tensor, size: int, may_flip: Tensor, boxes: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """As a call does, with boxes (B, R, 4) that move with the pixels: shares of the canvas, then of the crop.
+        """Crops, and boxes (B, R, 4) in shares of the canvas as shares of the crop.
 
-        The first box of each image is the whole canvas, and becomes the whole crop. Those of which the crop shows
-        little vanish.
+        The first box of each image is the full canvas and becomes the full crop. Boxes of which the crop shows little
+        become zero.
         """
-        pixels, transforms = canvases.float(), self._transforms(mirror)
+        pixels, transforms = canvases.float(), self._transforms(may_flip)
         grid = F.affine_grid(transforms, [len(pixels), 3, size, size], align_corners=False)
         pixels = F.grid_sample(pixels, grid.to(pixels), padding_mode="reflection", align_corners=False)
-        moved = None if boxes is None else within(boxes, _shown(transforms).to(boxes))
-        return self._recolour(pixels) if self.colour else pixels, moved
+        cropped = None if boxes is None else crop_boxes(boxes, _crops(transforms).to(boxes))
+        return self._recolour(pixels) if self.colour else pixels, cropped
 
-    def _transforms(self, mirror: Tensor) -> Tensor:
-        """Affine maps (B, 2, 3) from the crop's coordinates to the canvas'."""
-        n, device = len(mirror), mirror.device
+    def _transforms(self, may_flip: Tensor) -> Tensor:
+        """Affine maps (B, 2, 3) from the coordinates of the crop to those of the canvas."""
+        n, device = len(may_flip), may_flip.device
         area = torch.empty(n, device=device).uniform_(*self.scale)
         shape = torch.empty(n, device=device).uniform_(-1, 1).mul_(0.5).exp2() ** _log2(self.stretch)
         width, height = (area.sqrt() * shape).clamp(max=1), (area.sqrt() / shape).clamp(max=1)
         x, y = (torch.empty(n, device=device).uniform_(-1, 1) * (1 - side) for side in (width, height))
-        flipped = (torch.rand(n, device=device) < self.flip) & mirror
+        flipped = (torch.rand(n, device=device) < self.flip) & may_flip
         zero = torch.zeros_like(x)
         rows = [torch.where(flipped, -width, width), zero, x, zero, height, y]
         return torch.stack(rows, dim=1).view(n, 2, 3)
 
     def _recolour(self, pixels: Tensor) -> Tensor:
-        """Brightness, contrast and saturation by factors in 1 ± colour, one draw an image each."""
+        """Brightness, contrast and saturation times random factors in 1 ± colour, three per image."""
         factors = 1 + self.colour * (2 * torch.rand(3, len(pixels), 1, 1, 1, device=pixels.device) - 1)
         brightness, contrast, saturation = factors
         pixels = pixels * brightness
@@ -81,10 +81,10 @@ class Augmentation:
         return (grey + (pixels - grey) * saturation).clamp(0, 255)
 
 
-def _shown(transforms: Tensor) -> Tensor:
-    """The part of the canvas that each crop shows, (B, 4): left, top, right, bottom as shares, mirrored or not."""
-    half, middle = transforms[:, (0, 1), (0, 1)], transforms[:, :, 2]  # (B, 2) of x and y, in −1 … 1
-    return (torch.cat([middle - half, middle + half], dim=1) + 1) / 2
+def _crops(transforms: Tensor) -> Tensor:
+    """Left, top, right, bottom (B, 4) of each crop as shares of the canvas; right < left for a flipped one."""
+    half, centre = transforms[:, (0, 1), (0, 1)], transforms[:, :, 2]  # (B, 2) of x and y, in −1 … 1
+    return (torch.cat([centre - half, centre + half], dim=1) + 1) / 2
 
 
 def _log2(value: float) -> float:

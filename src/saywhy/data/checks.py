@@ -1,4 +1,4 @@
-"""Look a data set over before days are spent on it: what is missing, broken, odd or in two splits."""
+"""Check a data set before training: images that are missing, unreadable, unusual or in two splits."""
 
 from __future__ import annotations
 
@@ -11,26 +11,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from saywhy.cache import content_key
-from saywhy.data.datasets import CaptionedImage, Dataset
+from saywhy.data.datasets import ANY_SPLIT, SPLITS, CaptionedImage, Dataset
 from saywhy.data.images import Header, image_header, open_image
-from saywhy.data.splits import SPLITS
 from saywhy.data.tokenizer import tokenize
 from saywhy.data.vocabulary import MARKERS, Vocabulary
 from saywhy.errors import UnreadableImage
 
 SMALL_SIDE = 64
-"""A shorter side than this is called odd: little is left to see at an encoder's resolution."""
+"""Images with a shorter side are reported as odd: they have too little detail."""
 
 LONG_RATIO = 4.0
-"""Sides further apart than this are called odd: a centre crop would lose most of the image."""
+"""Images with a larger aspect ratio are reported as odd: a centre crop loses most of them."""
 
 Progress = Callable[[int, int], None]
-"""Told how many images are done, and of how many."""
+"""Called with the number of images done and the number of all images."""
 
 
 @dataclass(frozen=True)
-class Spread:
-    """How numbers are spread."""
+class Distribution:
+    """Statistics of some integers."""
 
     min: int
     mean: float
@@ -38,11 +37,11 @@ class Spread:
     histogram: dict[int, int]
 
     @classmethod
-    def of(cls, numbers: Iterable[int]) -> Spread:
-        """Count numbers.
+    def of(cls, numbers: Iterable[int]) -> Distribution:
+        """The statistics of `numbers`.
 
-        >>> Spread.of([5, 5, 2])
-        Spread(min=2, mean=4.0, max=5, histogram={2: 1, 5: 2})
+        >>> Distribution.of([5, 5, 2])
+        Distribution(min=2, mean=4.0, max=5, histogram={2: 1, 5: 2})
         """
         counts = dict(sorted(Counter(numbers).items()))
         total = sum(counts.values())
@@ -51,8 +50,8 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Fault:
-    """An image and what is wrong or odd about it."""
+class ImageProblem:
+    """The name of an image, and what is wrong with it."""
 
     name: str
     reason: str
@@ -60,66 +59,77 @@ class Fault:
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of a split the training vocabulary can say."""
+    """How much of a split is in the training vocabulary.
+
+    Attributes:
+        tokens: share of the words that are in the vocabulary.
+        captions: share of the captions of which every word is.
+    """
 
     tokens: float
-    """Share of words that are in the vocabulary."""
     captions: float
-    """Share of captions without a word outside it."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What `check` found."""
+    """The result of `check`.
+
+    Attributes:
+        caption_lengths: in words as the metrics count them, without punctuation.
+        vocabulary: number of words that occur at least `vocabulary_min_count` times in train, without markers.
+        missing: images without a file.
+        odd: readable images that are very small or very long.
+        modes: images per Pillow colour mode, before conversion to RGB.
+        sizes: width and height of the smallest and the largest image, by area.
+        shared: groups of identical images in different splits, as "split/name".
+        duplicates: groups of identical images within one split.
+        opened: whether images were opened; if not, only missing files and shared names are found.
+        notes: of the data set's reader.
+    """
 
     name: str
     root: str
     images: int
     captions: int
     splits: dict[str, int]
-    captions_per_image: Spread
-    caption_lengths: Spread
-    """In words, as the metrics count them: without punctuation."""
+    captions_per_image: Distribution
+    caption_lengths: Distribution
     vocabulary: int
-    """Words that occur `vocabulary_min_count` times in train, the markers not counted."""
     vocabulary_min_count: int
     coverage: dict[str, Coverage]
     missing: tuple[str, ...]
-    unreadable: tuple[Fault, ...]
-    odd: tuple[Fault, ...]
-    """Readable, but very small or very long."""
+    unreadable: tuple[ImageProblem, ...]
+    odd: tuple[ImageProblem, ...]
     modes: dict[str, int]
-    """Pillow's colour modes before conversion to RGB."""
     sizes: dict[str, tuple[int, int]]
-    """Width and height of the smallest and the largest image, by area."""
     shared: tuple[tuple[str, ...], ...]
-    """Groups of identical images that reach over two splits, as "split/name"."""
     duplicates: tuple[tuple[str, ...], ...]
-    """Groups of identical images within one split."""
     opened: bool
-    """Whether images were opened; if not, only missing ones and shared names are found."""
     notes: tuple[str, ...]
 
     @property
     def ok(self) -> bool:
-        """Say whether there is nothing to mend."""
+        """Whether there are no problems."""
         return not self.problems
 
     @property
     def problems(self) -> list[str]:
-        """One line for each kind of thing to mend; oddities and duplicates within a split are none."""
-        unreadable = [fault.name for fault in self.unreadable]
+        """One line per kind of problem; odd images and duplicates within a split are not problems."""
+        unreadable = [problem.name for problem in self.unreadable]
         shared = [" = ".join(group) for group in self.shared]
+        missing = _counted("images missing", self.missing)
+        if 2 * len(self.missing) > self.images:
+            missing += "; if they are in another folder, name it with --images DIR"
         lines = [
-            _counted("images missing", self.missing),
+            missing,
             _counted("images that cannot be read", unreadable),
             _counted("images that are in two splits", shared),
-            "" if self.splits.get("train") else "no images to train on: split train is empty",
+            "" if {"train", ANY_SPLIT} & self.splits.keys() else "no images to train on: split train is empty",
         ]
         return [line for line in lines if line]
 
     def as_dict(self) -> dict[str, Any]:
-        """Give everything as plain dictionaries and lists, ready for JSON."""
+        """All fields as plain dictionaries and lists, for JSON."""
         return {**dataclasses.asdict(self), "ok": self.ok, "problems": self.problems}
 
 
@@ -130,28 +140,28 @@ def check(
     open_all: bool = True,
     progress: Progress | None = None,
 ) -> Report:
-    """Look over a data set's captions and, with `open_all`, decode and compare every image."""
-    words = [(image.split, tokenize(caption)) for image in dataset.images for caption in image.captions]
-    vocabulary, coverage = _vocabulary(words, vocabulary_min_count)
-    looks = list(_look_at_all(dataset.images, open_all, progress or (lambda done, total: None)))
-    seen = [look for look in looks if look.header]
-    shared, duplicates = _identical(looks)
+    """Check a data set's captions and, with `open_all`, decode and compare all its images."""
+    tokens = [(image.split, tokenize(caption)) for image in dataset.images for caption in image.captions]
+    vocabulary, coverage = _vocabulary(tokens, vocabulary_min_count)
+    inspected = list(_inspect_all(dataset.images, open_all, progress or (lambda done, total: None)))
+    headers = [(item.image.name, item.header) for item in inspected if item.header]
+    shared, duplicates = _identical(inspected)
     return Report(
         name=dataset.name,
         root=str(dataset.root),
         images=len(dataset.images),
-        captions=len(words),
+        captions=len(tokens),
         splits=dataset.splits,
-        captions_per_image=Spread.of(len(image.captions) for image in dataset.images),
-        caption_lengths=Spread.of(len(caption) for _, caption in words),
+        captions_per_image=Distribution.of(len(image.captions) for image in dataset.images),
+        caption_lengths=Distribution.of(len(caption) for _, caption in tokens),
         vocabulary=len(vocabulary) - len(MARKERS),
         vocabulary_min_count=vocabulary_min_count,
         coverage=coverage,
-        missing=tuple(look.image.name for look in looks if look.missing),
-        unreadable=tuple(Fault(look.image.name, look.fault) for look in looks if look.fault),
-        odd=tuple(Fault(look.image.name, reason) for look in seen if (reason := _oddity(look.header))),
-        modes=dict(Counter(look.header.mode for look in seen if look.header).most_common()),
-        sizes=_sizes([(look.header.width, look.header.height) for look in seen if look.header]),
+        missing=tuple(item.image.name for item in inspected if item.missing),
+        unreadable=tuple(ImageProblem(item.image.name, item.error) for item in inspected if item.error),
+        odd=tuple(ImageProblem(name, reason) for name, header in headers if (reason := _oddity(header))),
+        modes=dict(Counter(header.mode for _, header in headers).most_common()),
+        sizes=_extreme_sizes([(header.width, header.height) for _, header in headers]),
         shared=shared,
         duplicates=duplicates,
         opened=open_all,
@@ -160,47 +170,47 @@ def check(
 
 
 @dataclass(frozen=True)
-class _Look:
-    """One image looked at; never holds its pixels."""
+class _Inspected:
+    """The result for one image, without its pixels."""
 
     image: CaptionedImage
     missing: bool = False
-    fault: str = ""
+    error: str = ""
     header: Header | None = None
     content: str = ""
 
 
-def _look_at_all(images: Sequence[CaptionedImage], open_all: bool, progress: Progress) -> Iterator[_Look]:
-    look = _look if open_all else _glimpse
+def _inspect_all(images: Sequence[CaptionedImage], open_all: bool, progress: Progress) -> Iterator[_Inspected]:
+    inspect = _inspect if open_all else _inspect_path
     with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:  # decoders release the GIL
-        step = 64  # a few at a time, so that a stop by Ctrl-C need not wait for all
+        step = 64  # few at a time, so that Ctrl-C does not wait for all
         for start in range(0, len(images), step):
-            yield from pool.map(look, images[start : start + step])
+            yield from pool.map(inspect, images[start : start + step])
             progress(min(start + step, len(images)), len(images))
 
 
-def _glimpse(image: CaptionedImage) -> _Look:
-    return _Look(image, missing=not image.path.is_file())
+def _inspect_path(image: CaptionedImage) -> _Inspected:
+    return _Inspected(image, missing=not image.path.is_file())
 
 
-def _look(image: CaptionedImage) -> _Look:
+def _inspect(image: CaptionedImage) -> _Inspected:
     if not image.path.exists():
-        return _Look(image, missing=True)
+        return _Inspected(image, missing=True)
     try:
         header = image_header(image.path)
         open_image(image.path)
-        return _Look(image, header=header, content=content_key(image.path))
+        return _Inspected(image, header=header, content=content_key(image.path))
     except UnreadableImage as error:
-        return _Look(image, fault=str(error))
+        return _Inspected(image, error=str(error))
 
 
-def _vocabulary(words: Iterable[tuple[str, list[str]]], min_count: int) -> tuple[Vocabulary, dict[str, Coverage]]:
+def _vocabulary(captions: Iterable[tuple[str, list[str]]], min_count: int) -> tuple[Vocabulary, dict[str, Coverage]]:
     by_split: dict[str, list[list[str]]] = defaultdict(list)
-    for split, caption in words:
-        by_split[split].append(caption)
-    vocabulary = Vocabulary.build(by_split["train"], min_count=min_count)
-    covered = {split: _coverage(vocabulary, by_split[split]) for split in SPLITS if by_split[split]}
-    return vocabulary, covered
+    for split, tokens in captions:
+        by_split[split].append(tokens)
+    vocabulary = Vocabulary.build(by_split["train"] or by_split[ANY_SPLIT], min_count=min_count)
+    coverage = {split: _coverage(vocabulary, by_split[split]) for split in (*SPLITS, ANY_SPLIT) if by_split[split]}
+    return vocabulary, coverage
 
 
 def _coverage(vocabulary: Vocabulary, captions: list[list[str]]) -> Coverage:
@@ -209,36 +219,34 @@ def _coverage(vocabulary: Vocabulary, captions: list[list[str]]) -> Coverage:
     return Coverage(sum(map(sum, known)) / max(1, tokens), sum(map(all, known)) / len(known))
 
 
-def _oddity(header: Header | None) -> str:
-    if header is None:
-        return ""
+def _oddity(header: Header) -> str:
     short, long = sorted((header.width, header.height))
     if short < SMALL_SIDE:
         return f"small: {header.width}×{header.height}"
     return f"long: {header.width}×{header.height}" if long > LONG_RATIO * short else ""
 
 
-def _sizes(sizes: list[tuple[int, int]]) -> dict[str, tuple[int, int]]:
+def _extreme_sizes(sizes: list[tuple[int, int]]) -> dict[str, tuple[int, int]]:
     if not sizes:
         return {}
     by_area = sorted(sizes, key=lambda size: (size[0] * size[1], size))
     return {"smallest": by_area[0], "largest": by_area[-1]}
 
 
-def _identical(looks: Sequence[_Look]) -> tuple[tuple[tuple[str, ...], ...], tuple[tuple[str, ...], ...]]:
-    """Group images with the same contents or name: those that reach over splits, those that do not."""
+def _identical(inspected: Sequence[_Inspected]) -> tuple[tuple[tuple[str, ...], ...], tuple[tuple[str, ...], ...]]:
+    """Groups of images with the same contents or name: those in several splits, and those within one."""
     groups: dict[str, dict[str, str]] = defaultdict(dict)
-    for look in looks:
-        labelled = f"{look.image.split or 'none'}/{look.image.name}"
-        groups[look.content or f"name {look.image.name}"][labelled] = look.image.split
-    alike = [group for group in groups.values() if len(group) > 1]
-    shared = tuple(tuple(group) for group in alike if len(set(group.values()) - {""}) > 1)
-    duplicates = tuple(tuple(group) for group in alike if len(set(group.values()) - {""}) <= 1)
+    for item in inspected:
+        label = f"{item.image.split or 'none'}/{item.image.name}"
+        groups[item.content or f"name {item.image.name}"][label] = item.image.split
+    identical = [group for group in groups.values() if len(group) > 1]
+    shared = tuple(tuple(group) for group in identical if len(set(group.values()) - {""}) > 1)
+    duplicates = tuple(tuple(group) for group in identical if len(set(group.values()) - {""}) <= 1)
     return shared, duplicates
 
 
-def _counted(what: str, names: Sequence[str]) -> str:
+def _counted(problem: str, names: Sequence[str]) -> str:
     if not names:
         return ""
-    shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
-    return f"{what}: {len(names)} ({shown})"
+    examples = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+    return f"{problem}: {len(names)} ({examples})"

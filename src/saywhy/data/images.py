@@ -1,20 +1,22 @@
-"""Images from files of any make: always upright 8-bit RGB, or one line that says why not.
+"""Read images: upright 8-bit RGB from files, bytes, Pillow images, arrays and tensors, or a one-line error.
 
-Everything after this module may assume mode RGB, no rotation left in EXIF, and sane sizes.
+All other modules may assume mode RGB, no EXIF rotation left to apply, and a size within limits.
 """
 
 from __future__ import annotations
 
 import functools
+import io
 import logging
 import math
 import os
 import re
 import stat
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -22,34 +24,34 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from saywhy.errors import UnreadableImage, UserError
 
 MIN_SIDE = 8
-"""Shortest side in pixels that is worth a caption."""
+"""Least number of pixels of an image's shorter side."""
 
 MAX_PIXELS = 178_956_970
-"""Most pixels decoded: where Pillow itself suspects a decompression bomb (512 MiB as RGB)."""
+"""Largest number of pixels that is decoded; Pillow, too, suspects a decompression bomb above it (512 MiB as RGB)."""
 
 IMAGE_SUFFIXES = frozenset(
-    f".{ending}"
-    for ending in (
+    f".{suffix}"
+    for suffix in (
         *("jpg", "jpeg", "jpe", "jfif", "png", "gif", "bmp", "tif", "tiff"),
         *("webp", "avif", "ppm", "pgm", "pbm", "pnm"),
     )
 )
-"""File names that count as images when a folder is searched."""
+"""Suffixes of the files that count as images when a folder is searched."""
 
-# A list of formats, because Pillow knows others that run programs (EPS starts Ghostscript).
+# An explicit list, because some of Pillow's other formats run programs (EPS starts Ghostscript).
 _FORMATS = ("JPEG", "MPO", "PNG", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "PPM")
 
-_ORIENTATION = 0x0112  # EXIF's number for it; from 5 on, an image lies on its side
+_ORIENTATION = 0x0112  # EXIF tag; values 5 to 8 mean that width and height are exchanged
 
-# Pillow warns and logs about odd files while it reads them; the image that comes out, or the UnreadableImage,
-# says all there is to say. One filter for good, since warnings.catch_warnings is not safe between threads.
+# Pillow warns and logs about irregular files while it reads them. The result, an image or an UnreadableImage, is
+# enough. The filter is permanent because warnings.catch_warnings is not thread-safe.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 
 @dataclass(frozen=True)
 class Header:
-    """What an image's file says about itself before any pixel is decoded."""
+    """Format, colour mode and size from a file's header, before any pixel is decoded."""
 
     format: str
     mode: str
@@ -57,71 +59,152 @@ class Header:
     height: int
 
 
-def open_image(path: str | Path, at_least: int | None = None) -> Image.Image:
-    """Read an image as upright 8-bit RGB; of an animation, the first frame.
+def open_image(path: str | Path, min_side: int | None = None) -> Image.Image:
+    """Read an image file as upright 8-bit RGB; of an animation, the first frame.
 
-    With `at_least`, a JPEG may come back smaller (by 2, 4 or 8, which decodes faster), its shortest side
-    still at least that many pixels. Raises `UnreadableImage` with one line for whatever cannot be read.
+    With `min_side`, a JPEG may be returned at 1/2, 1/4 or 1/8 of its size, which decodes faster; its shorter side
+    still has at least that many pixels. Raises `UnreadableImage` with one line for everything that cannot be read.
     """
-    with _opened(path) as image:
-        if at_least:
-            _draft(image, at_least)
-        return _decoded(path, image)
+    _require_regular_file(path)
+    return _read(path, path, min_side)
 
 
-def as_rgb_image(image: Image.Image) -> Image.Image:
-    """What `open_image` makes of a file, made of a Pillow image: a copy, upright and in 8-bit RGB."""
-    _refuse_odd_sizes("an image", image)
-    return _decoded("an image", image)
+def to_image(source: Any, min_side: int | None = None) -> Image.Image:
+    """Upright 8-bit RGB from anything that holds one image.
+
+    Args:
+        source: a path; the bytes of an image file, or a binary file object; a Pillow image; a numpy array (H, W),
+            (H, W, 1), (H, W, 3) or (H, W, 4); or a torch tensor (H, W), (1, H, W), (3, H, W) or (4, H, W). Arrays and
+            tensors are uint8 in 0–255 or floating point in 0–1.
+        min_side: as for `open_image`; for paths, bytes and file objects.
+    """
+    if isinstance(source, str | os.PathLike):
+        return open_image(Path(source), min_side)
+    if isinstance(source, Image.Image):
+        return _from_pillow(source, "an image")
+    if hasattr(source, "detach") and hasattr(source, "cpu"):  # a torch tensor, channels first
+        return _from_array(_tensor_values(source), f"a tensor of shape {tuple(source.shape)}")
+    if hasattr(source, "__array__"):
+        return _from_array(np.asarray(source), f"an array of shape {np.shape(source)}")
+    if isinstance(source, bytes | bytearray | memoryview):
+        return _read(io.BytesIO(source), f"{len(source)} bytes", min_side)
+    if hasattr(source, "read"):
+        contents = source.read()
+        name = str(getattr(source, "name", "a file object"))
+        if not isinstance(contents, bytes):
+            raise UserError(f"{name}: opened as text; open an image file in binary mode, open(path, 'rb')")
+        return _read(io.BytesIO(contents), name, min_side)
+    raise UserError(
+        f"not an image: {type(source).__name__}; give a path, bytes, a binary file, a Pillow image, array or tensor"
+    )
 
 
-def _decoded(path: str | Path, image: Image.Image) -> Image.Image:
+def _read(file: str | Path | BinaryIO, name: str | Path, min_side: int | None) -> Image.Image:
+    with _opened(file, name) as image:
+        if min_side:
+            _draft(image, min_side)
+        return _decoded(name, image)
+
+
+def _from_pillow(image: Image.Image, name: str) -> Image.Image:
+    """A copy in upright 8-bit RGB."""
+    _check_size(name, image)
+    return _decoded(name, image)
+
+
+def _tensor_values(tensor: Any) -> np.ndarray:
+    """A torch tensor as a numpy array with the channels last."""
+    values = tensor.detach().cpu()
+    values = (values.float() if values.is_floating_point() else values).numpy()
+    return values.transpose(1, 2, 0) if values.ndim == 3 else values
+
+
+def _from_array(values: np.ndarray, name: str) -> Image.Image:
+    """Pixels (H, W) or (H, W, channels), uint8 or floating point in 0–1, as an image."""
+    if values.ndim == 3 and values.shape[2] == 1:
+        values = values[..., 0]
+    if values.ndim != 2 and not (values.ndim == 3 and values.shape[2] in (3, 4)):
+        shapes = "arrays are (H, W) or (H, W, 3), tensors (H, W) or (3, H, W)"
+        raise UserError(f"{name}: not the shape of one image; {shapes}")
+    if np.issubdtype(values.dtype, np.floating):
+        if not (values.size and values.min() >= 0 and values.max() <= 1):  # also false for NaN
+            raise UserError(f"{name}: floating-point pixels must be in 0–1; divide them by their maximum, such as 255")
+        values = np.round(values * 255.0).astype(np.uint8)
+    if values.dtype != np.uint8:
+        raise UserError(f"{name}: pixels must be uint8 or floating point, not {values.dtype}")
+    if not values.size:
+        raise UserError(f"{name}: an empty array; give the pixels of one image")
+    return _from_pillow(Image.fromarray(np.ascontiguousarray(values)), name)
+
+
+def _decoded(name: str | Path, image: Image.Image) -> Image.Image:
     try:
         image.load()
         upright = _upright(image)
-    except Exception as error:  # decoders raise whatever a broken file leads them to
-        raise _broken(path, f"damaged ({error})", "copy or download it again") from None
+    except Exception as error:  # decoders raise exceptions of any type for broken files
+        raise _unreadable(name, f"damaged ({error})", "copy or download it again") from None
     try:
         return _as_rgb(upright)
     except ValueError as error:
-        raise _broken(path, f"unusual colours ({error})", "save it as an RGB JPEG or PNG") from None
+        raise _unreadable(name, f"unusual colours ({error})", "save it as an RGB JPEG or PNG") from None
 
 
 def image_header(path: str | Path) -> Header:
     """Read format, mode and size only; raises `UnreadableImage` as `open_image` does."""
-    with _opened(path) as image:
+    _require_regular_file(path)
+    with _opened(path, path) as image:
         return Header(image.format or "", image.mode, *image.size)
 
 
 def upright_size(path: str | Path) -> tuple[int, int]:
-    """Width and height of an image as `open_image` gives it, read from its header."""
-    with _opened(path) as image:
+    """Width and height of an image as `open_image` returns it, read from its header."""
+    _require_regular_file(path)
+    with _opened(path, path) as image:
         try:
-            lying = image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
+            exchanged = image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
         except Exception:  # as in `_upright`
-            lying = False
-        return (image.height, image.width) if lying else (image.width, image.height)
+            exchanged = False
+        return (image.height, image.width) if exchanged else (image.width, image.height)
 
 
 def find_images(paths: Iterable[str | Path]) -> list[Path]:
-    """List images: files as they are, folders searched to the bottom in natural order.
+    """List images: files as given, folders searched recursively in natural order.
 
-    Hidden files and folders are passed over. A path that is not there, or a folder without images,
-    is a `UserError`.
+    Hidden files and folders are skipped. A path that does not exist, or a folder without images, is a `UserError`.
     """
-    found: list[Path] = []
+    images: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
-            found += _in_folder(path)
+            images += _images_in(path)
         elif path.exists():
-            found.append(path)
+            images.append(path)
         else:
             raise UserError(f"{path}: no such file or folder; check the spelling")
-    return found
+    return images
+
+
+def names_of(image: str) -> Iterator[str]:
+    """The names under which other files may refer to an image, the most exact first.
+
+    The last is the number at the end of the stem, as in COCO's ids; digits that are part of a word are not a number.
+
+    >>> list(names_of("val2014/COCO_val2014_000000123.jpg"))
+    ['val2014/COCO_val2014_000000123.jpg', 'COCO_val2014_000000123.jpg', 'COCO_val2014_000000123', '123']
+    >>> list(names_of("1001773457_577c3a7d70.jpg"))
+    ['1001773457_577c3a7d70.jpg', '1001773457_577c3a7d70']
+    """
+    path = PurePosixPath(image.replace("\\", "/"))
+    yield image
+    if path.name != image:
+        yield path.name
+    if path.stem != path.name:
+        yield path.stem
+    if number := re.search(r"(?<![A-Za-z0-9])\d+$", path.stem):
+        yield str(int(number[0]))
 
 
 def natural_order(name: str | Path) -> list[tuple[int, int, str]]:
-    """Sort key in which numbers count as numbers.
+    """Sort key that compares digits as numbers and letters without case.
 
     >>> sorted(["10.jpg", "9.jpg", "B.jpg", "a.jpg"], key=natural_order)
     ['9.jpg', '10.jpg', 'a.jpg', 'B.jpg']
@@ -130,17 +213,17 @@ def natural_order(name: str | Path) -> list[tuple[int, int, str]]:
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part]
 
 
-def _in_folder(folder: Path) -> list[Path]:
-    def refuse(error: OSError) -> None:
+def _images_in(folder: Path) -> list[Path]:
+    def fail(error: OSError) -> None:
         raise UserError(f"{error.filename}: cannot be searched ({error.strerror}); check its permissions")
 
-    found = []
-    for place, folders, names in os.walk(folder, onerror=refuse):
+    images = []
+    for parent, folders, names in os.walk(folder, onerror=fail):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [Path(place, name) for name in names if _is_image_name(name)]
-    if not found:
-        raise UserError(f"{folder}: no images in this folder; looked for {' '.join(sorted(IMAGE_SUFFIXES))}")
-    return sorted(found, key=lambda path: [natural_order(part) for part in path.relative_to(folder).parts])
+        images += [Path(parent, name) for name in names if _is_image_name(name)]
+    if not images:
+        raise UserError(f"{folder}: no images in this folder; it was searched for {' '.join(sorted(IMAGE_SUFFIXES))}")
+    return sorted(images, key=lambda path: [natural_order(part) for part in path.relative_to(folder).parts])
 
 
 def _is_image_name(name: str) -> bool:
@@ -148,21 +231,20 @@ def _is_image_name(name: str) -> bool:
 
 
 class _opened:
-    """An image whose header is read and found fit to decode; closes its file at the end."""
+    """A Pillow image with its header read and its size checked; closes its file at the end."""
 
-    def __init__(self, path: str | Path) -> None:
-        _refuse_what_is_no_file(path)
+    def __init__(self, file: str | Path | BinaryIO, name: str | Path) -> None:
         try:
-            self.image = Image.open(path, formats=_formats())
+            self.image = Image.open(file, formats=_formats())
         except UnidentifiedImageError:
-            raise _broken(path, "not an image in a format that is known", "save it as JPEG or PNG") from None
-        except Image.DecompressionBombError as error:  # Pillow refuses twice its own limit before it tells the size
+            raise _unreadable(name, "not an image in a known format", "save it as JPEG or PNG") from None
+        except Image.DecompressionBombError as error:  # raised above twice Pillow's limit, before the size is known
             pixels = int(next(iter(re.findall(r"\d+", str(error))), MAX_PIXELS))
-            raise _too_large(path, f"{pixels:,} pixels; the limit is {MAX_PIXELS:,}") from None
-        except Exception as error:  # as above: header parsers are no tamer than decoders
-            raise _broken(path, f"unreadable ({error})", "copy or download it again") from None
+            raise _too_large(name, pixels) from None
+        except Exception as error:  # header parsers, too, raise exceptions of any type
+            raise _unreadable(name, f"unreadable ({error})", "copy or download it again") from None
         try:
-            _refuse_odd_sizes(path, self.image)
+            _check_size(name, self.image)
         except UnreadableImage:
             self.image.close()
             raise
@@ -180,41 +262,42 @@ def _formats() -> list[str]:
     return [name for name in _FORMATS if name in Image.OPEN]
 
 
-def _refuse_what_is_no_file(path: str | Path) -> None:
+def _require_regular_file(path: str | Path) -> None:
     try:
         status = os.stat(path)
     except FileNotFoundError:
-        raise _broken(path, "no such file", "check the spelling") from None
+        raise _unreadable(path, "no such file", "check the spelling") from None
     except (OSError, ValueError) as error:
-        raise _broken(path, f"unreadable ({error})", "check its name and permissions") from None
+        raise _unreadable(path, f"unreadable ({error})", "check its name and permissions") from None
     if stat.S_ISDIR(status.st_mode):
-        raise _broken(path, "a folder, not an image", "name a file in it")
-    if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever
-        raise _broken(path, "not an ordinary file", "copy the image into one")
+        raise _unreadable(path, "a folder, not an image", "name a file in it")
+    if not stat.S_ISREG(status.st_mode):  # opening a pipe would block
+        raise _unreadable(path, "not an ordinary file", "copy the image into one")
     if status.st_size == 0:
-        raise _broken(path, "empty (0 bytes)", "copy or download it again")
+        raise _unreadable(path, "empty (0 bytes)", "copy or download it again")
 
 
-def _refuse_odd_sizes(path: str | Path, image: Image.Image) -> None:
+def _check_size(name: str | Path, image: Image.Image) -> None:
     width, height = image.size
     if width * height > MAX_PIXELS:
-        raise _too_large(path, f"{width * height:,} pixels; the limit is {MAX_PIXELS:,}")
+        raise _too_large(name, width * height)
     if min(width, height) < MIN_SIDE:
-        wrong = f"too small to caption ({width}×{height} pixels; the minimum side is {MIN_SIDE})"
-        raise _broken(path, wrong, "use a larger image")
+        problem = f"too small to caption ({width}×{height} pixels; the minimum side is {MIN_SIDE})"
+        raise _unreadable(name, problem, "use a larger image")
 
 
-def _too_large(path: str | Path, detail: str) -> UnreadableImage:
-    return _broken(path, f"too large to decode safely ({detail})", "make it smaller first")
+def _too_large(name: str | Path, pixels: int) -> UnreadableImage:
+    problem = f"too large to decode safely ({pixels:,} pixels; the limit is {MAX_PIXELS:,})"
+    return _unreadable(name, problem, "make it smaller first")
 
 
-def _broken(path: str | Path, wrong: str, advice: str) -> UnreadableImage:
-    return UnreadableImage(" ".join(f"{path}: {wrong}; {advice}".split()))
+def _unreadable(name: str | Path, problem: str, advice: str) -> UnreadableImage:
+    return UnreadableImage(" ".join(f"{name}: {problem}; {advice}".split()))
 
 
-def _draft(image: Image.Image, at_least: int) -> None:
-    """Let the JPEG decoder shrink the image; other formats take no notice."""
-    factor = at_least / min(image.size)
+def _draft(image: Image.Image, min_side: int) -> None:
+    """Let the JPEG decoder shrink the image; other formats are not affected."""
+    factor = min_side / min(image.size)
     if factor < 1:
         image.draft(image.mode, (math.ceil(image.width * factor), math.ceil(image.height * factor)))
 
@@ -223,7 +306,7 @@ def _upright(image: Image.Image) -> Image.Image:
     image.seek(0)
     try:
         return ImageOps.exif_transpose(image)
-    except Exception:  # EXIF that cannot be read spoils no pixel: show the image as stored
+    except Exception:  # the pixels are intact if only EXIF is broken: use the image as stored
         return image
 
 
@@ -232,20 +315,20 @@ def _as_rgb(image: Image.Image) -> Image.Image:
         return _deep_grey(image).convert("RGB")
     if image.has_transparency_data:
         return _on_white(image.convert("RGBA"))
-    return image.convert("RGB")  # of RGB, a copy that no longer holds the file
+    return image.convert("RGB")  # a copy, also of RGB, which does not keep the file open
 
 
 def _on_white(image: Image.Image) -> Image.Image:
-    """Lay a transparent image on white: cut-outs and drawings are made to be seen on a white page.
+    """Composite a transparent image on white, the usual background of cut-outs and drawings.
 
-    Black, which `convert("RGB")` may bring to light, would swallow dark lines.
+    `convert("RGB")` alone may show black where an image is transparent, and dark lines disappear in it.
     """
     white = Image.new("RGBA", image.size, "white")
     return Image.alpha_composite(white, image).convert("RGB")
 
 
 def _deep_grey(image: Image.Image) -> Image.Image:
-    """Scale grey values of more than 8 bits to 8; Pillow's own conversion would clip them at 255."""
+    """Scale grey values of more than 8 bits to 8 bits; Pillow's conversion would clip them at 255."""
     values = np.nan_to_num(np.asarray(image, dtype=np.float32), posinf=0.0, neginf=0.0)
     black, white = _black_and_white(values, image)
     scaled = (values - black) * (255.0 / (white - black))
@@ -253,18 +336,18 @@ def _deep_grey(image: Image.Image) -> Image.Image:
 
 
 def _black_and_white(values: np.ndarray, image: Image.Image) -> tuple[float, float]:
-    """Which values stand for black and white: the full scale of the type, where it can be told.
+    """The values of black and white: the full scale of the type, where the type defines one.
 
-    32-bit integers and floats say nothing about their scale: the smallest usual one that holds all
-    values is taken (1 for floats, 8 bits, 16 bits), and failing those the values' own range.
+    For 32-bit integers and floats it is the smallest usual scale that contains all values (1 for floats, 8 bits,
+    16 bits), and otherwise the range of the values.
     """
     low, high = float(values.min()), float(values.max())
-    usual = [65535.0]
+    scales = [65535.0]
     if image.mode == "F":
-        usual = [1.0, 255.0, 65535.0]
+        scales = [1.0, 255.0, 65535.0]
     elif image.mode == "I" and image.format != "PNG":  # older Pillow opens 16-bit PNG as "I"
-        usual = [255.0, 65535.0]
-    fitting = [scale for scale in usual if low >= 0 and high <= scale]
-    if fitting:
-        return 0.0, fitting[0]
+        scales = [255.0, 65535.0]
+    scales = [scale for scale in scales if low >= 0 and high <= scale]
+    if scales:
+        return 0.0, scales[0]
     return low, high if high > low else low + 1.0

@@ -1,31 +1,40 @@
-"""Where the pixels come from: files, read once a time or kept decoded in a cache."""
+"""The inputs of training batches: pixels from image files or a cache, and boxes or vectors of regions.
+
+Each class has `rows(indices)`, which gives the arrays of some images of a data set; `read_ahead` calls it in worker
+processes.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from PIL import Image
-from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from saywhy.cache import ArrayCache, content_key
-from saywhy.data.images import open_image
+from saywhy.cache import DiskCache, content_key
+from saywhy.data.images import open_image, upright_size
+from saywhy.data.preprocess import Preprocessing
+from saywhy.data.regions import FULL_IMAGE, RegionSource, pad_rows
 from saywhy.errors import UnreadableImage, UserError
+
+GREY = 128
+"""Pixels of an image that cannot be read."""
 
 
 class ImageFiles:
-    """Images as arrays of one shape; a broken one is grey and named.
+    """Images as arrays of one shape, read from their files.
 
     Args:
         paths: the files.
         shape: of one array.
-        prepare: makes the array, (3, S, S) uint8, of an image.
-        at_least: the shortest side `prepare` needs, so that large JPEGs decode fast.
+        prepare: makes the array, (3, S, S) uint8, from an image.
+        min_side: the shorter side that `prepare` needs, so that large JPEGs decode fast.
     """
 
     def __init__(
@@ -33,79 +42,94 @@ class ImageFiles:
         paths: Sequence[Path],
         shape: tuple[int, int, int],
         prepare: Callable[[Image.Image], np.ndarray],
-        at_least: int,
+        min_side: int,
     ) -> None:
         self.paths = paths
         self.shape = shape
         self.prepare = prepare
-        self.at_least = at_least
+        self.min_side = min_side
 
-    def __len__(self) -> int:
-        return len(self.paths)
+    def rows(self, indices: Sequence[int]) -> tuple[np.ndarray, list[str]]:
+        """Arrays (P, 3, S, S) of these images, and an error line for each ("" for a readable one).
 
-    def rows(self, images: Sequence[int]) -> tuple[np.ndarray, list[str]]:
-        """Arrays (P, 3, S, S) of these images, and a line for each that is broken."""
-        rows, faults = np.full((len(images), *self.shape), 128, np.uint8), [""] * len(images)
-        for row, image in enumerate(images):
+        An unreadable image is grey.
+        """
+        rows, errors = np.full((len(indices), *self.shape), GREY, np.uint8), [""] * len(indices)
+        for row, index in enumerate(indices):
             try:
-                rows[row] = self.prepare(open_image(self.paths[image], at_least=self.at_least))
+                rows[row] = self.load(index)
             except UnreadableImage as error:
-                faults[row] = str(error)
-        return rows, faults
+                errors[row] = str(error)
+        return rows, errors
+
+    def load(self, index: int) -> np.ndarray:
+        """The array of one image, (3, S, S); raises `UnreadableImage`."""
+        return self.prepare(open_image(self.paths[index], min_side=self.min_side))
 
 
-class CachedImages:
-    """The same arrays, decoded once and kept in a cache under the contents of their files."""
+class CachedImages(ImageFiles):
+    """The same arrays, decoded once and then read from a cache by the contents of the files."""
 
     def __init__(self, files: ImageFiles, folder: Path, key: dict[str, Any]) -> None:
-        self.files = files
-        self.cache = ArrayCache(folder, files.shape, "uint8", {"decoded": key})
+        super().__init__(files.paths, files.shape, files.prepare, files.min_side)
+        self.cache = DiskCache(folder, "pixels", {"decoded": key, "shape": files.shape})
 
-    def rows(self, images: Sequence[int]) -> tuple[np.ndarray, list[str]]:
-        """As `ImageFiles.rows`; broken images are not kept."""
-        rows, faults = np.full((len(images), *self.files.shape), 128, np.uint8), [""] * len(images)
-        keys = [self._key(image) for image in images]
-        there = self.cache.has(keys)
-        held, missing = np.flatnonzero(there).tolist(), np.flatnonzero(~there).tolist()
-        if held:
-            rows[held] = self.cache.get([keys[row] for row in held])
-        if missing:
-            rows[missing], lines = self.files.rows([images[row] for row in missing])
-            for row, line in zip(missing, lines, strict=True):
-                faults[row] = line
-            good = [row for row in missing if not faults[row]]
-            self.cache.put([keys[row] for row in good], rows[good])
-        return rows, faults
-
-    def _key(self, image: int) -> str:
+    def load(self, index: int) -> np.ndarray:
+        """As in `ImageFiles`; unreadable images are not cached."""
         try:
-            return content_key(self.files.paths[image])
+            key = content_key(self.paths[index])
         except UnreadableImage:
-            return "broken"  # never kept, so opening it says what is wrong
+            return super().load(index)  # raises the more exact error
+        if self.cache.has(key):
+            with contextlib.suppress(UserError):  # a damaged item, now deleted: decode the image again
+                return self.cache.load(key)["pixels"]
+        pixels = super().load(index)
+        self.cache.save(key, {"pixels": pixels})
+        return pixels
 
 
-class SizedInputs(Protocol):
-    """Inputs of a known number of images."""
+class RegionBoxes:
+    """Region boxes of a data set's images, by index; beside the pixels or vectors of a batch."""
 
-    def __len__(self) -> int:
-        """How many images."""
+    def __init__(
+        self,
+        regions: RegionSource,
+        names: Sequence[str],
+        paths: Sequence[Path],
+        preprocessing: Preprocessing | None,
+    ) -> None:
+        regions.table.require(names)
+        self.regions, self.names, self.paths, self.preprocessing = regions, names, paths, preprocessing
 
-    def rows(self, images: Sequence[int]) -> tuple[np.ndarray, list[str]]:
-        """The inputs of these images (P, …), and a line for each that is broken ("" for the others)."""
+    def rows(self, indices: Sequence[int]) -> np.ndarray:
+        """Boxes (P, most, 4); the full image for an unreadable one, whose pixels are grey."""
+        return np.stack([self._boxes(index) for index in indices])
+
+    def _boxes(self, index: int) -> np.ndarray:
+        needs_size = self.preprocessing is not None and self.preprocessing.fit == "crop"
+        try:
+            size = upright_size(self.paths[index]) if needs_size else None
+        except UnreadableImage:
+            return pad_rows(np.array([FULL_IMAGE]), self.regions.settings.most)
+        return self.regions.boxes(self.names[index], size, self.preprocessing)
 
 
-class Chunks(TorchDataset):
-    """Rows of inputs, a list of numbers at a time: what a `DataLoader` needs to read ahead."""
+class RegionVectors:
+    """Region vectors of a data set's images, by index; in place of pixels."""
 
-    def __init__(self, inputs: SizedInputs) -> None:
-        self.inputs = inputs
+    def __init__(self, regions: RegionSource, names: Sequence[str], width: int | None = None) -> None:
+        regions.table.require(names)
+        self.regions, self.names = regions, names
+        self.width = width or regions.vectors(names[0]).shape[1]
 
-    def __getitem__(self, images: Sequence[int]) -> tuple[list[int], np.ndarray, list[str]]:
-        return list(images), *self.inputs.rows(images)
+    def rows(self, indices: Sequence[int]) -> tuple[np.ndarray, list[str]]:
+        """Vectors (P, most, D), and no error lines: no image is opened."""
+        vectors = [self.regions.vectors(self.names[index], self.width) for index in indices]
+        return np.stack(vectors), [""] * len(indices)
 
 
-class _MistakesAsValues(TorchDataset):
-    """A data set that hands over a user's mistake: raised in a worker, it would come back wrapped in a traceback."""
+class _ErrorsAsValues(TorchDataset):
+    """A data set that returns a `UserError`; raised in a worker process, it would arrive inside a traceback."""
 
     def __init__(self, data: TorchDataset) -> None:
         self.data = data
@@ -118,10 +142,10 @@ class _MistakesAsValues(TorchDataset):
 
 
 def read_ahead(data: TorchDataset, order: Sequence[Any], workers: int, pin_memory: bool = False) -> Iterator[Any]:
-    """What the data set has for each key of `order`, read by worker processes."""
+    """The items of a data set in this order of keys, read by worker processes."""
     loader = DataLoader(
-        _MistakesAsValues(data),
-        sampler=order,  # type: ignore[arg-type]  # any iterable of what the data set is indexed by
+        _ErrorsAsValues(data),
+        sampler=order,  # type: ignore[arg-type]  # any iterable of keys
         batch_size=None,
         num_workers=min(workers, len(order)),
         pin_memory=pin_memory,
@@ -132,13 +156,6 @@ def read_ahead(data: TorchDataset, order: Sequence[Any], workers: int, pin_memor
         yield item
 
 
-def in_order(inputs: SizedInputs, batch: int, workers: int) -> Iterator[tuple[list[int], Tensor, list[str]]]:
-    """All images in their order, read ahead: (numbers, rows, faults) a batch."""
-    count = len(inputs)
-    chunks = [list(range(start, min(start + batch, count))) for start in range(0, count, batch)]
-    return read_ahead(Chunks(inputs), chunks, workers)
-
-
 def default_workers() -> int:
-    """Processes that read images: one a core but one, at most eight; none where there is one core."""
+    """Number of processes that read images: all cores but one, at most eight; none on a single core."""
     return min(8, len(os.sched_getaffinity(0)) - 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) - 1)

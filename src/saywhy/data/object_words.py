@@ -1,11 +1,11 @@
-"""Words for things one can see: which of a caption's words name a thing, and what makes such a word true.
+"""Object words: which words of a caption name a visible object, and which other words support such a word.
 
-A caption that says "person" is right where people who saw the image said "man", and one that says "man" is not
-right where they said "person". `objects.txt` tells, in lines a person can read and mend, what the things are called:
-their plurals, other words for the same, and narrower kinds. Its head explains how it is written.
+A caption that says "person" is correct if a reference says "man"; one that says "man" is not correct if a reference
+says "person". The table `object_words.txt` lists the objects with their plurals, synonyms and narrower kinds
+(hyponyms); its head explains the format.
 
-Plurals are made forward, from each name by the rules of English and the table's exceptions; nothing is ever taken
-off the end of a word. So "horses" is a horse, and "dress" is not a "dres".
+Plurals are made from each singular by the rules of English and the table's exceptions. Nothing is ever cut off the end
+of a word: "horses" is a form of "horse", but "dress" is not a plural of "dres".
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
-from saywhy.errors import UserError, closest
+from saywhy.errors import UserError, did_you_mean
 
-#: Those of Flickr30k Entities.
 KINDS = ("people", "animals", "clothing", "bodyparts", "vehicles", "instruments", "scene", "other")
-# The heading of phrases that name no thing, though a word of theirs would by itself.
+"""Kinds of objects, those of Flickr30k Entities."""
+# The heading of phrases that name no object, although one of their words alone would.
 _NOTHING = "nothing"
 
 _LINE = re.compile(r"(?P<head>[^=>~]+)(?:=(?P<same>[^=>~]+))?(?:>(?P<narrower>[^=>~]+))?(?:~(?P<hints>[^=>~]+))?")
@@ -33,47 +33,52 @@ _WORDS = re.compile(r"[^\W_A-Z][^\s_A-Z]*(?:_[^\W_A-Z][^\s_A-Z]*)*")
 
 @dataclass(frozen=True)
 class Mention:
-    """A thing that a caption names."""
+    """An object that a caption names.
+
+    Attributes:
+        position: of the word in the caption, from 0; of the last word if the name has several.
+        word: as it is in the caption.
+        lemma: its singular.
+    """
 
     position: int
-    """Of the word, or of its last word if the name has several, from 0."""
     word: str
-    """As it was said."""
     lemma: str
-    """In the singular."""
 
 
 class ObjectWords:
-    """Words for things, and what makes each of them true.
+    """Words for objects, and which words support which.
+
+    Attributes:
+        key: a digest of the table, for cache keys.
 
     >>> words = ObjectWords.read()
     >>> [mention.lemma for mention in words.mentions("two dogs share a hot dog near some geese".split())]
     ['dog', 'hot dog', 'goose']
-    >>> words.is_attested("person", [["a", "cowboy", "rides"]])
+    >>> words.is_supported("person", [["a", "cowboy", "rides"]])
     True
-    >>> words.is_attested("cowboy", [["a", "person", "rides"]])
+    >>> words.is_supported("cowboy", [["a", "person", "rides"]])
     False
     """
 
     def __init__(self, table: _Table, key: str) -> None:
         self.key = key
-        """A digest of the table, for caches."""
         self._table = table
-        self._attests = {name: frozenset(table.true_by(name)) for name in table.things}
-        self._longest = max((phrase.count(" ") + 1 for phrase in (*table.forms, *table.nothing)), default=0)
+        self._supporting = {name: frozenset(table.supporting(name)) for name in table.objects}
+        self._longest = max(phrase.count(" ") + 1 for phrase in (*table.forms, *table.nothing))
 
     @classmethod
     def read(cls, path: Path | None = None) -> ObjectWords:
         """Read a table, by default the one that comes with saywhy."""
-        return _shipped() if path is None else _read(_text(path), str(path))
+        return _default() if path is None else _parse(_read_text(path), str(path))
 
     @property
     def lemmas(self) -> tuple[str, ...]:
-        """Every name of a thing, in the order of the table."""
-        return tuple(self._table.things)
+        """The names of all objects, in the order of the table."""
+        return tuple(self._table.objects)
 
     def lemma(self, word: str) -> str | None:
-        """The singular of an object word; `None` if it is none.
+        """The singular of an object word; `None` for any other word.
 
         >>> ObjectWords.read().lemma("knives")
         'knife'
@@ -81,54 +86,57 @@ class ObjectWords:
         return self._table.forms.get(word)
 
     def kind(self, lemma: str) -> str:
-        """Which of `KINDS` a thing is.
+        """Which of `KINDS` an object is.
 
         >>> ObjectWords.read().kind("hot dog")
         'other'
         """
-        return self._table.things[lemma].kind
+        return self._table.objects[lemma].kind
 
     def mentions(self, words: Sequence[str]) -> tuple[Mention, ...]:
-        """All object words of a tokenised caption. Where names overlap, the first wins, and then the longest."""
+        """All object words of a tokenised caption. Of overlapping names the first counts, then the longest."""
         return tuple(
             Mention(start + length - 1, phrase, self._table.forms[phrase])
             for start, length, phrase in self._phrases(words)
             if phrase in self._table.forms
         )
 
-    def attests(self, lemma: str) -> frozenset[str]:
-        """The things that make a thing true, each of which `mentions` may find.
+    def supporting(self, lemma: str) -> frozenset[str]:
+        """The objects whose mention supports this one.
 
-        Itself, other words for it, its narrower kinds with theirs, and what tells of one of these.
+        These are the object itself, its synonyms, its narrower kinds with theirs, and objects that imply one of these.
         """
-        return frozenset(name for name in self._attests[lemma] if name in self._table.things)
+        return frozenset(name for name in self._supporting[lemma] if name in self._table.objects)
 
-    def kinds_of(self, lemma: str) -> frozenset[str]:
-        """Itself, other words for it, and its narrower kinds with theirs: where one of these is, there it is.
+    def synonyms_and_kinds(self, lemma: str) -> frozenset[str]:
+        """The object itself, its synonyms, and its narrower kinds with theirs; without words that only imply it.
 
-        >>> "skateboarder" in ObjectWords.read().kinds_of("skateboard")  # it tells of one, and is none
+        >>> "skateboarder" in ObjectWords.read().synonyms_and_kinds("skateboard")
         False
         """
-        return frozenset(self._table.true_by(lemma, hints=False))
+        return frozenset(self._table.supporting(lemma, hints=False))
 
-    def is_attested(self, lemma: str, captions: Iterable[Sequence[str]]) -> bool:
-        """Whether one of these tokenised captions mentions a thing that makes this one true, or tells of one.
+    def is_supported(self, lemma: str, captions: Iterable[Sequence[str]]) -> bool:
+        """Whether one of these tokenised captions mentions the object, a narrower kind, or a word that implies it.
 
-        >>> ObjectWords.read().is_attested("grass", [["on", "a", "grassy", "hill"]])
+        >>> ObjectWords.read().is_supported("grass", [["on", "a", "grassy", "hill"]])
         True
         """
-        return any(not self._attests[lemma].isdisjoint(self._told(words)) for words in captions)
+        return any(not self._supporting[lemma].isdisjoint(self._lemmas_and_words(words)) for words in captions)
 
-    def _told(self, words: Sequence[str]) -> Iterator[str]:
-        """Lemmas of object words, and the words that are no part of a name."""
+    def _lemmas_and_words(self, words: Sequence[str]) -> Iterator[str]:
+        """Lemmas of object words, and the words that are not part of an object's name."""
         for _, length, phrase in self._phrases(words):
             if phrase in self._table.forms:
                 yield self._table.forms[phrase]
-            elif length == 1 and phrase not in self._table.things:  # "orange" tells of no orange
+            elif length == 1 and phrase not in self._table.objects:  # the colour "orange" does not imply an orange
                 yield phrase
 
     def _phrases(self, words: Sequence[str]) -> Iterator[tuple[int, int, str]]:
-        """Cut a caption into names of things, phrases that are none, and single words; where, how long and what."""
+        """Divide a caption into object names, listed phrases that name no object, and single words.
+
+        Yields the position, the number of words and the text of each.
+        """
         start = 0
         while start < len(words):
             for length in range(min(self._longest, len(words) - start), 0, -1):
@@ -140,15 +148,15 @@ class ObjectWords:
 
 
 class _Name(NamedTuple):
-    """A name as a line writes it, with what stands in the brackets behind it."""
+    """A name in a line of the table, with the forms in brackets behind it."""
 
     name: str
     forms: tuple[str, ...]
 
 
 @dataclass
-class _Thing:
-    """What one or several names stand for."""
+class _Object:
+    """An object with one or several names."""
 
     line: int
     kind: str
@@ -157,143 +165,144 @@ class _Thing:
     hints: list[str] = field(default_factory=list)
 
 
-class _Mistake(Exception):
-    """Something wrong with the table: in which line, and what."""
+class _TableError(Exception):
+    """A mistake in a line of the table."""
 
-    def __init__(self, line: int, what: str) -> None:
-        super().__init__(f"line {line}: {what}")
+    def __init__(self, line: int, problem: str) -> None:
+        super().__init__(f"line {line}: {problem}")
 
 
 class _Table:
-    """The table as read: things by name, names by form, and phrases that name nothing."""
+    """The parsed table: objects by name, names by form, and phrases that name no object."""
 
     def __init__(self, text: str) -> None:
-        self.things: dict[str, _Thing] = {}
+        self.objects: dict[str, _Object] = {}
         self.forms: dict[str, str] = {}
         self.nothing: dict[str, int] = {}
-        self._written: dict[str, tuple[str, ...]] = {}
-        self._narrower: list[tuple[_Thing, _Name]] = []
-        self._read(text)
-        for thing, narrower in self._narrower:
-            self._add_narrower(thing, narrower)
-        for name in self.things:
+        self._listed_forms: dict[str, tuple[str, ...]] = {}
+        self._narrower: list[tuple[_Object, _Name]] = []
+        self._parse(text)
+        for entry, narrower in self._narrower:
+            self._add_narrower(entry, narrower)
+        for name in self.objects:
             self._add_forms(name)
         for phrase, line in self.nothing.items():
             if phrase in self.forms:
-                raise _Mistake(line, f"{phrase!r} is named as a thing in line {self.things[self.forms[phrase]].line}")
-        self._refuse_cycles()
+                other = self.objects[self.forms[phrase]].line
+                raise _TableError(line, f"{phrase!r} is the name of an object in line {other}")
+        self._check_cycles()
 
-    def _read(self, text: str) -> None:
+    def _parse(self, text: str) -> None:
         kind = ""
-        for number, told in _lines(text):
-            if told.startswith("["):
-                kind = _heading(told, number)
-            elif told and not told.startswith("#"):
+        for number, line in _lines(text):
+            if line.startswith("["):
+                kind = _heading(line, number)
+            elif line and not line.startswith("#"):
                 if not kind:
-                    raise _Mistake(number, f"stands before the first heading, such as [{KINDS[0]}]")
-                self._read_line(told, kind, number)
+                    raise _TableError(number, f"is before the first heading, such as [{KINDS[0]}]")
+                self._parse_line(line, kind, number)
 
-    def _read_line(self, told: str, kind: str, number: int) -> None:
+    def _parse_line(self, line: str, kind: str, number: int) -> None:
         if kind == _NOTHING:
-            self.nothing.update((name, number) for name, _ in _names(told, number))
+            self.nothing.update((name, number) for name, _ in _names(line, number))
             return
-        parts = _LINE.fullmatch(told)
+        parts = _LINE.fullmatch(line)
         if parts is None:
-            raise _Mistake(number, f"{told!r} is not of the form: name = names > narrower names ~ words")
-        thing = _Thing(number, kind, hints=[name for name, _ in _names(parts["hints"], number)])
+            raise _TableError(number, f"{line!r} is not of the form: name = names > narrower names ~ words")
+        entry = _Object(number, kind, hints=[name for name, _ in _names(parts["hints"], number)])
         head = _names(parts["head"], number)
         if len(head) != 1:
-            raise _Mistake(number, f"starts with {len(head)} names where one is due; is an = or > missing?")
+            raise _TableError(number, f"starts with {len(head)} names instead of one; is an = or > missing?")
         for name in (*head, *_names(parts["same"], number)):
-            self._add(thing, name)
-        self._narrower += [(thing, name) for name in _names(parts["narrower"], number)]
+            self._add(entry, name)
+        self._narrower += [(entry, name) for name in _names(parts["narrower"], number)]
 
-    def _add(self, thing: _Thing, name: _Name) -> None:
-        if name.name in self.things:
-            raise _Mistake(thing.line, f"{name.name!r} is named in line {self.things[name.name].line} already")
-        self.things[name.name] = thing
-        self._written[name.name] = name.forms
-        thing.names.append(name.name)
+    def _add(self, entry: _Object, name: _Name) -> None:
+        if name.name in self.objects:
+            raise _TableError(entry.line, f"{name.name!r} is already named in line {self.objects[name.name].line}")
+        self.objects[name.name] = entry
+        self._listed_forms[name.name] = name.forms
+        entry.names.append(name.name)
 
-    def _add_narrower(self, thing: _Thing, name: _Name) -> None:
-        thing.narrower.append(name.name)
-        if name.name not in self.things:
-            self._add(_Thing(thing.line, thing.kind), name)
+    def _add_narrower(self, entry: _Object, name: _Name) -> None:
+        entry.narrower.append(name.name)
+        if name.name not in self.objects:
+            self._add(_Object(entry.line, entry.kind), name)
         elif name.forms:
-            line = self.things[name.name].line
-            raise _Mistake(thing.line, f"{name.name!r} is named in line {line}: its plural belongs there")
+            line = self.objects[name.name].line
+            raise _TableError(entry.line, f"{name.name!r} is named in line {line}: its plural belongs there")
 
     def _add_forms(self, name: str) -> None:
         for form in self._forms_of(name):
             other = self.forms.setdefault(form, name)
             if other != name:
-                raise _Mistake(self.things[name].line, f"{form!r} would be both {name!r} and {other!r}")
+                raise _TableError(self.objects[name].line, f"{form!r} would be both {name!r} and {other!r}")
 
     def _forms_of(self, name: str) -> tuple[str, ...]:
-        written = self._written[name]
-        if written[:1] == ("only",):
-            return written[1:]
-        if written == ("-",):
+        listed = self._listed_forms[name]
+        if listed[:1] == ("only",):
+            return listed[1:]
+        if listed == ("-",):
             return (name,)
-        if written:
-            return (name, *written)
+        if listed:
+            return (name, *listed)
         first, _, last = name.rpartition(" ")
-        if first and last in self.things:
+        if first and last in self.objects:
             return (name, *(f"{first} {form}" for form in self._forms_of(last)))
         return (name, _plural(name))
 
-    def _refuse_cycles(self) -> None:
-        done: set[str] = set()
-        for name in self.things:
-            self._descend(name, [], done)
+    def _check_cycles(self) -> None:
+        checked: set[str] = set()
+        for name in self.objects:
+            self._descend(name, [], checked)
 
-    def _descend(self, name: str, above: list[str], done: set[str]) -> None:
-        head = self.things[name].names[0]
-        if head in above:
-            circle = " > ".join([*above[above.index(head) :], head])
-            raise _Mistake(self.things[head].line, f"a thing is no narrower kind of itself: {circle}")
-        if head not in done:
-            for narrower in self.things[head].narrower:
-                self._descend(narrower, [*above, head], done)
-            done.add(head)
+    def _descend(self, name: str, ancestors: list[str], checked: set[str]) -> None:
+        head = self.objects[name].names[0]
+        if head in ancestors:
+            cycle = " > ".join([*ancestors[ancestors.index(head) :], head])
+            raise _TableError(self.objects[head].line, f"an object cannot be a narrower kind of itself: {cycle}")
+        if head not in checked:
+            for narrower in self.objects[head].narrower:
+                self._descend(narrower, [*ancestors, head], checked)
+            checked.add(head)
 
-    def true_by(self, name: str, hints: bool = True) -> set[str]:
-        """Names of all things that make a thing true, and the words that tell of one of them."""
-        thing = self.things[name]
-        own = {*thing.names, *(thing.hints if hints else ())}
-        return own.union(*(self.true_by(narrower, hints) for narrower in thing.narrower))
+    def supporting(self, name: str, hints: bool = True) -> set[str]:
+        """An object's names, those of its narrower kinds, and (`hints`) the words that imply one of them."""
+        entry = self.objects[name]
+        own = {*entry.names, *(entry.hints if hints else ())}
+        return own.union(*(self.supporting(narrower, hints) for narrower in entry.narrower))
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers; one that starts with a space goes on with the line above it."""
+    """Lines with their numbers; a line that starts with a space continues the line above it."""
     lines: list[tuple[int, str]] = []
     for number, line in enumerate(text.splitlines(), 1):
         if lines and line[:1].isspace() and line.strip():
-            first, told = lines.pop()
-            lines.append((first, f"{told} {line.strip()}"))
+            first, beginning = lines.pop()
+            lines.append((first, f"{beginning} {line.strip()}"))
         else:
             lines.append((number, line.strip()))
     yield from lines
 
 
-def _heading(told: str, number: int) -> str:
-    kind = told.removeprefix("[").removesuffix("]")
-    if told != f"[{kind}]" or kind not in (*KINDS, _NOTHING):
-        raise _Mistake(number, f"unknown heading {told!r}; {closest(kind, (*KINDS, _NOTHING))}")
+def _heading(line: str, number: int) -> str:
+    kind = line.removeprefix("[").removesuffix("]")
+    if line != f"[{kind}]" or kind not in (*KINDS, _NOTHING):
+        raise _TableError(number, f"unknown heading {line!r}; {did_you_mean(kind, (*KINDS, _NOTHING))}")
     return kind
 
 
-def _names(told: str | None, number: int) -> list[_Name]:
+def _names(text: str | None, number: int) -> list[_Name]:
     names = []
-    rest = (told or "").strip()
+    rest = (text or "").strip()
     while rest:
         match = _NAME.match(rest)
         if match is None:
-            raise _Mistake(number, f"cannot read {rest!r}: plurals stand in brackets behind a name")
+            raise _TableError(number, f"cannot read {rest!r}: plurals are in brackets behind a name")
         forms = (match["forms"] or "").split()
         for word in (match["name"], *(form for form in forms if form != "-")):
             if not _WORDS.fullmatch(word):
-                raise _Mistake(number, f"{word!r} is no name: small letters, and _ between two words")
+                raise _TableError(number, f"{word!r} is not a name: use lower-case letters, and _ between two words")
         names.append(_Name(_spaced(match["name"]), tuple(map(_spaced, forms))))
         rest = rest[match.end() :]
     return names
@@ -311,7 +320,7 @@ def _plural(name: str) -> str:
     return f"{name}s"
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -321,14 +330,16 @@ def _text(path: Path) -> str:
         raise UserError(f"{path}, line {line}: not UTF-8 text") from None
 
 
-def _read(text: str, source: str) -> ObjectWords:
+def _parse(text: str, source: str) -> ObjectWords:
     try:
         table = _Table(text)
-    except _Mistake as mistake:
-        raise UserError(f"{source}, {mistake}") from None
+    except _TableError as error:
+        raise UserError(f"{source}, {error}") from None
+    if not table.forms:
+        raise UserError(f"{source}: this table has no object word; add one, below a heading such as [{KINDS[0]}]")
     return ObjectWords(table, hashlib.blake2b(text.encode(), digest_size=8).hexdigest())
 
 
 @cache
-def _shipped() -> ObjectWords:
-    return _read(files("saywhy.data").joinpath("object_words.txt").read_text(encoding="utf-8"), "object_words.txt")
+def _default() -> ObjectWords:
+    return _parse(files("saywhy.data").joinpath("object_words.txt").read_text(encoding="utf-8"), "object_words.txt")

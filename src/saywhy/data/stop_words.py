@@ -1,4 +1,4 @@
-"""Function words: those that hold a caption together and name nothing in the image."""
+"""Stop words: English function words, which name nothing in an image."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _AUXILIARIES = """
     am is are was were be been being has have had having do does did doing done can could may might must shall should
     will would ought
 """
-# As the tokeniser cuts them: isn't is `is n't`, a dog's is `a dog 's`, cannot is `can not`.
+# As the tokeniser splits them: isn't is `is n't`, a dog's is `a dog 's`, cannot is `can not`.
 _PARTICLES = """n't 's 'm 'd 're 've 'll ca wo sha ai gon na got ta wan gim lem 't 'em 'n 'n' -lrb- -rrb- & s t"""
 
 STOP_WORDS = frozenset(
@@ -33,7 +33,7 @@ STOP_WORDS = frozenset(
         [_ARTICLES_AND_DETERMINERS, _PRONOUNS, _PREPOSITIONS, _CONJUNCTIONS_AND_ADVERBS, _AUXILIARIES, _PARTICLES]
     ).split()
 )
-"""English function words, in lower case, as `saywhy.data.tokenizer` cuts them.
+"""Function words as tokens of `saywhy.data.tokenizer`.
 
-Numbers and words of place such as "left" are not among them: an image can show that they are true.
+Numbers and words such as "left" are not stop words, because an image can support them.
 """

@@ -1,13 +1,13 @@
-"""Captions to words, exactly as the caption metrics' published scores cut them.
+"""The tokeniser of the caption metrics: from captions to the same tokens as in published scores.
 
-The scores of image captioning (BLEU, METEOR, ROUGE-L, CIDEr) are all computed on Penn Treebank tokens: the
-Stanford `PTBTokenizer` run with `-preserveLines -lowerCase`, after which 17 punctuation tokens are dropped.
-This module gives the same words without Java. Like the original it is a longest-match scanner: at each place
-every rule is tried, the longest match wins, and between equals the earlier rule does.
+Published scores (BLEU, METEOR, ROUGE-L, CIDEr) are computed on Penn Treebank tokens: the Stanford `PTBTokenizer` with
+`-preserveLines -lowerCase`, after which 17 punctuation tokens are dropped. This module gives the same tokens without
+Java. Like the original it is a longest-match scanner: at each position every rule is tried and the longest match
+counts, of equally long ones the first rule.
 
-The oddities are the standard's, and kept, since scores can be compared only on the same tokens: brackets come
-out as `-lrb-` and `-rrb-`, and stay, because the original drops only their upper-case spelling; `AT&T` is one
-word but `at&t` is three; `£` is `#`.
+Its irregularities are those of the original, because scores are comparable only on the same tokens: brackets become
+`-lrb-` and `-rrb-` and are not dropped, because the original drops only their upper-case spelling; `AT&T` is one token
+but `at&t` is three; `£` is `#`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
-#: What is dropped once a caption is cut. Bracket names are missing on purpose, see above.
 PUNCTUATION = frozenset(["''", "'", "``", "`", ".", "?", "!", ",", ":", "-", "--", "...", ";"])
+"""Tokens that are dropped; without brackets, see above."""
 
-# Two words written as one, which the Penn Treebank takes apart.
+# Contractions that the Penn Treebank splits into two tokens.
 _ASSIMILATED = {
     "cannot": ("can", "not"),
     "gonna": ("gon", "na"),
@@ -31,7 +31,7 @@ _ASSIMILATED = {
     "'twas": ("'t", "was"),
 }
 
-# Characters the Treebank has no sign for, and its spelling of them.
+# The Treebank's spelling of characters outside its character set.
 _SPELLING = str.maketrans(
     {
         "(": "-lrb-",
@@ -66,7 +66,7 @@ _SPELLING = str.maketrans(
 )
 _ENTITY = {"&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": "''", "&apos;": "'"}
 
-# Abbreviations keep their full stop. These do so in any case ...
+# Abbreviations keep their full stop. These always ...
 _ABBREVIATIONS = (
     "adj adm adv al ala alex apr ariz assn assoc asst atty aug ave bancorp bhd bldg blvd brig bros calif "
     "capt cf cie cmdr co col colo comdr conn corp cos cpl ct dak dec dept det dr drs elec ens esq est etc "
@@ -76,7 +76,7 @@ _ABBREVIATIONS = (
     "sep sept seq sfc sgt spc sq sr st ste supt supts sys tel tenn thu thurs tue tues univ va vs vt wed "
     "wis wisc wm wyo"
 )
-# ... these only with a capital, for in lower case they are words (`miss`, `ill`, `ore`) ...
+# ... these only with a capital letter, because in lower case they are words (`miss`, `ill`, `ore`) ...
 _STATES = "Ark Az Del Ill La Mass Miss Ore Pa Tex Wash"
 # ... and these only before a number, as in `No. 5`.
 _NUMBERED = "art ca fig figs no nos op pp prop"
@@ -91,12 +91,12 @@ _LETTER = r"[^\W\d_]"
 _LETTERS = rf"{_LETTER}+"
 _WORD = r"[^\W_]+"
 _NUMBER = r"(?:\d*(?:[.:,]\d+)+|\d+)"
-_STEM = rf"{_LETTERS}(?:\.{_LETTER}[^\W_]*)+"  # hello.world, a.b1: a full stop inside a word does not end it
+_STEM = rf"{_LETTERS}(?:\.{_LETTER}[^\W_]*)+"  # hello.world, a.b1: words with a full stop inside
 
-# What a rule asks to follow counts towards the length of its match, as it does in the original: that is why
-# `don't` is cut `do n't` and not `don 't`.
+# The lookahead of a rule counts towards the length of its match, as in the original: this is why `don't` becomes
+# `do n't` and not `don 't`.
 _RULES: list[tuple[str, str]] = [
-    # (what is taken, what must follow it)
+    # (token, lookahead)
     (rf"{_WORD}(?:[-_/]{_WORD})*", ""),  # dog, well-dressed, and/or, a_b, 2-year-old, 1980s
     (rf"{_STEM}(?:-{_WORD})*", ""),  # word.word, www.dog.com, t.v
     (rf"[-+]?{_NUMBER}", ""),  # 3.5, 10,000, 10:30, -5, .5
@@ -104,8 +104,8 @@ _RULES: list[tuple[str, str]] = [
     (rf"{_LETTER}(?:\.{_LETTER})*\.(?:-{_WORD})*", ""),  # a., u.s., u.s.-based
     (rf"(?i:ph\.d|{_any_of(_ABBREVIATIONS)})\.(?:-{_WORD})*", ""),  # mr., st.
     (rf"(?:{_any_of(_STATES)}|{_any_of(_STATES.upper())})\.", ""),
-    (rf"(?i:{_any_of(_NUMBERED)})\.", r"\ ?\d"),  # the number may stand in the next chunk, see `tokenize`
-    (rf"{_LETTERS}\.", "[,;:]"),  # a full stop before a comma cannot end the sentence, so it abbreviates
+    (rf"(?i:{_any_of(_NUMBERED)})\.", r"\ ?\d"),  # the number may be in the next chunk, see `tokenize`
+    (rf"{_LETTERS}\.", "[,;:]"),  # before a comma a full stop marks an abbreviation
     (r"[A-Z]+(?:&[A-Z]+)+", ""),  # AT&T, R&B; not in lower case
     (rf"{_LETTER}+?", rf"(?i:n{_QUOTE}t)(?![^\W_])"),  # the verb of a negation: is|n't, ca|n't
     (rf"(?i:n{_QUOTE}t)", ""),
@@ -132,27 +132,27 @@ _RULES: list[tuple[str, str]] = [
     (r"&(?:amp|lt|gt|quot|apos);|&\#\d+;", ""),
     (r"\.{3,5}|-{2,4}", ""),  # an ellipsis, a dash
     (r"-{5,}|[?!]{2,}|_+|\*+|\#+|<<|>>|''|``", ""),
-    (r"\S", ""),  # anything else stands alone
+    (r"\S", ""),  # any other character is a token
 ]
 
 
 def _scanner() -> list[Callable[[str, int], re.Match[str] | None]]:
-    return [re.compile(rf"(?P<token>{taken})(?P<ahead>{ahead})").match for taken, ahead in _RULES]
+    return [re.compile(rf"(?P<token>{token})(?P<ahead>{ahead})").match for token, ahead in _RULES]
 
 
 _MATCHERS = _scanner()
-# Invisible characters, and emoji with all else beyond Unicode's first plane: the original drops them too.
-_NOTHING = re.compile(r"[\u00ad\u200b-\u200f\u2060\ufeff\ufe0e\ufe0f\U00010000-\U0010ffff]")
+# Invisible characters, and all characters beyond Unicode's first plane such as emoji; the original drops them, too.
+_DROPPED = re.compile(r"[\u00ad\u200b-\u200f\u2060\ufeff\ufe0e\ufe0f\U00010000-\U0010ffff]")
 
 
-# A curly apostrophe is made straight in clitics, though not in `o’clock`.
+# A curly apostrophe becomes straight in clitics, but not in `o’clock`.
 _CLITIC = re.compile("['’](?:s|m|d|re|ve|ll)|n['’]t")
-# Longer ones than these stay; the single dash and the ellipsis are among `PUNCTUATION`.
+# Longer ones are kept; `PUNCTUATION` has the single dash and the ellipsis.
 _DASHES = re.compile(r"-{2,4}|\.{3,5}")
 
 
 def tokenize(caption: str) -> list[str]:
-    """Cut a caption into the lower-case words that the metrics compare.
+    """The lower-case tokens of a caption.
 
     >>> tokenize('A man\\'s dog isn\\'t on the well-worn sofa, "Rex".')
     ['a', 'man', "'s", 'dog', 'is', "n't", 'on', 'the', 'well-worn', 'sofa', 'rex']
@@ -161,7 +161,7 @@ def tokenize(caption: str) -> list[str]:
     """
     words: list[str] = []
     chunks = caption.split()
-    for place, chunk in enumerate(chunks):
+    for position, chunk in enumerate(chunks):
         if chunk.isalpha() and chunk.isascii():
             word = chunk.lower()
             if word in _ASSIMILATED:
@@ -169,32 +169,32 @@ def tokenize(caption: str) -> list[str]:
             else:
                 words.append(word)
         elif chunk not in PUNCTUATION:
-            follows = chunks[place + 1][:1] if place + 1 < len(chunks) else ""
-            words += _cut(chunk, follows.isdigit())
+            next_character = chunks[position + 1][:1] if position + 1 < len(chunks) else ""
+            words += _scan(chunk, next_character.isdigit())
     return words
 
 
 @lru_cache(maxsize=1 << 16)
-def _cut(chunk: str, number_follows: bool) -> tuple[str, ...]:
-    """Scan one stretch without spaces; `number_follows` tells what `No.` needs to know of the next one."""
+def _scan(chunk: str, number_follows: bool) -> tuple[str, ...]:
+    """The tokens of a text without spaces; `number_follows`, on which `No.` depends, is about the next text."""
     text = chunk + (" 0" if number_follows else "")
     words: list[str] = []
-    place = 0
-    while place < len(chunk):
-        token = _longest(text, place)
+    position = 0
+    while position < len(chunk):
+        token = _longest(text, position)
         words += _spell(token)
-        place += len(token)
+        position += len(token)
     return tuple(word for word in words if word and word not in PUNCTUATION)
 
 
-def _longest(text: str, place: int) -> str:
-    matches = [match for matcher in _MATCHERS if (match := matcher(text, place)) and match["token"]]
+def _longest(text: str, position: int) -> str:
+    matches = [match for matcher in _MATCHERS if (match := matcher(text, position)) and match["token"]]
     return max(matches, key=re.Match.end)["token"]
 
 
 def _spell(token: str) -> tuple[str, ...]:
-    """Give a token the Treebank's spelling."""
-    word = _NOTHING.sub("", token.lower())
+    """The Treebank's spelling of a token."""
+    word = _DROPPED.sub("", token.lower())
     if word in _ENTITY:
         return (_ENTITY[word],)
     if word in _ASSIMILATED:
@@ -203,6 +203,6 @@ def _spell(token: str) -> tuple[str, ...]:
         return (word.replace("’", "'"),)
     if _DASHES.fullmatch(word):
         return ()
-    if len(word) == 1 or word.startswith((":", ";", "=")):  # a sign, or a face made of signs
+    if len(word) == 1 or word.startswith((":", ";", "=")):  # a single character, or an emoticon
         return (word.translate(_SPELLING),)
     return (word,)

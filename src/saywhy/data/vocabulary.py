@@ -1,4 +1,4 @@
-"""The words a captioner can say."""
+"""The vocabulary of a captioner: words and token ids."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from saywhy.errors import UserError
-from saywhy.files import write_text
+from saywhy.files import read_json, write_text
 
 MARKERS = ("<pad>", "<start>", "<end>", "<unk>")
 PAD, START, END, UNK = range(len(MARKERS))
 
 
 class Vocabulary:
-    """Words and their numbers; the four markers come first.
+    """Words and their token ids; the four markers are first.
+
+    Attributes:
+        words: by token id.
+        ids: by word.
 
     >>> vocabulary = Vocabulary.build([["a", "dog"], ["a", "cat"]], min_count=2)
     >>> vocabulary.words
@@ -26,18 +30,18 @@ class Vocabulary:
 
     def __init__(self, words: Sequence[str]) -> None:
         if tuple(words[: len(MARKERS)]) != MARKERS or len(set(words)) != len(words):
-            raise ValueError(f"a vocabulary starts with {MARKERS} and names every word once")
+            raise ValueError(f"a vocabulary starts with {MARKERS} and has every word once")
         self.words = tuple(words)
-        self.numbers = {word: number for number, word in enumerate(self.words)}
+        self.ids = {word: index for index, word in enumerate(self.words)}
 
     @classmethod
     def build(
         cls, captions: Iterable[Sequence[str]], min_count: int | None = None, size: int | None = None
     ) -> Vocabulary:
-        """Take words that occur `min_count` times, or the `size` most frequent (markers not counted).
+        """The words that occur at least `min_count` times, or the `size` most frequent (markers not counted).
 
-        Give it the captions of the training split only. Ties go to the alphabet, so that the order of the
-        captions does not matter. A caption that writes a marker out does not make it a word.
+        Use the tokenised captions of the training split only. Ties are broken alphabetically, so the order of the
+        captions does not matter. A marker that a caption contains as text is not counted.
         """
         counts = Counter(word for caption in captions for word in caption if word not in MARKERS)
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
@@ -46,34 +50,37 @@ class Vocabulary:
         return cls((*MARKERS, *ranked[:size]))
 
     def encode(self, words: Sequence[str]) -> list[int]:
-        """Numbers of a tokenised caption, between `<start>` and `<end>`."""
-        # a marker that a caption writes out is as unknown as any word that is not here
-        return [START, *(max(self.numbers.get(word, UNK), UNK) for word in words), END]
+        """Token ids of a tokenised caption, between `<start>` and `<end>`."""
+        # a marker that a caption contains as text is unknown, like any word outside the vocabulary
+        return [START, *(max(self.ids.get(word, UNK), UNK) for word in words), END]
 
-    def decode(self, numbers: Iterable[int]) -> list[str]:
-        """Words of these numbers."""
-        return [self.words[number] for number in numbers]
+    def decode(self, ids: Iterable[int]) -> list[str]:
+        """Words of these token ids."""
+        return [self.words[index] for index in ids]
 
     def save(self, path: str | Path) -> None:
-        """Write the words as a JSON list, one a line."""
+        """Write the words as a JSON list, one word per line."""
         lines = ",\n".join(json.dumps(word, ensure_ascii=False) for word in self.words)
         write_text(path, f"[\n{lines}\n]\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Vocabulary:
         """Read what `save` wrote."""
+        if not Path(path).exists():
+            raise UserError(f"{path}: the model's vocabulary is missing; is this a saywhy model?")
+        words = read_json(path)
         try:
-            return cls(json.loads(Path(path).read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            raise UserError(f"{path}: the model's vocabulary is missing; is this a saywhy model?") from None
-        except (ValueError, TypeError, KeyError) as error:
-            raise UserError(f"{path}: not a vocabulary saywhy wrote ({error})") from None
+            if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+                raise TypeError("not a list of words")
+            return cls(words)
+        except (ValueError, TypeError) as error:
+            raise UserError(f"{path}: not a vocabulary that saywhy wrote ({error})") from None
 
     def __len__(self) -> int:
         return len(self.words)
 
     def __contains__(self, word: object) -> bool:
-        return word in self.numbers
+        return word in self.ids
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Vocabulary) and self.words == other.words

@@ -1,42 +1,46 @@
-"""What a captioner says, with what it looked at."""
+"""A caption in words, with the log-probability, attention and hallucination risk of each word."""
 
 from __future__ import annotations
 
+import base64
+import html
+import io
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from saywhy.data.regions import has_area
 from saywhy.data.vocabulary import Vocabulary
-from saywhy.decoding.hypothesis import Hypothesis
-from saywhy.encoders.features import Features
-
-if TYPE_CHECKING:
-    from PIL import Image
+from saywhy.decoding.config import Hypothesis
+from saywhy.encoders.base import Features
 
 CLITIC = re.compile(r" (n't|'(?:s|m|d|ll|re|ve)?)(?= |$)")
+_HTML_SIDE = 320  # longest side of the image in a notebook
 
 
 @dataclass(frozen=True)
 class Caption:
-    """Words with their log-probabilities; never a marker among them.
+    """Words with their log-probabilities, without markers.
 
     Attributes:
         words: the T words.
         logprobs: the log-probability of each word, given the image and the words before it.
-        score: the length rule's score, `<end>` included.
+        score: the length-normalised log-probability, `<end>` included.
         alpha: attention while choosing each word, (T, [heads,] L).
         beta: the gate at each word, (T,), or None.
-        grid: rows and columns of the L places, where they are a grid.
-        boxes: (L, 4) left, top, right, bottom of the L places as shares of `region`, where they are regions.
-        source: the path of the image; empty where none is known.
-        model: which model spoke.
-        risks: how likely each word is made up, None for words that name no thing; None where that was not asked.
-        image: the image itself, for `show`.
-        region: the part of it the encoder saw: left, top, right, bottom.
+        grid: rows and columns of the L features, if they are a grid.
+        boxes: (L, 4) left, top, right, bottom of the L features as fractions of `crop`, if they are regions.
+        source: the path of the image; empty if it has none.
+        model: the name of the model.
+        risks: the probability that each word is hallucinated, None for words that name no object; None if the risks
+            were not computed.
+        image: the image, for `show`.
+        crop: the part of `image` that the encoder gets: left, top, right, bottom.
     """
 
     words: tuple[str, ...]
@@ -50,34 +54,40 @@ class Caption:
     model: str = ""
     risks: tuple[float | None, ...] | None = None
     image: Image.Image | None = field(default=None, repr=False, compare=False)
-    region: tuple[float, float, float, float] | None = field(default=None, repr=False)
+    crop: tuple[float, float, float, float] | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, hypothesis: Hypothesis, vocabulary: Vocabulary, features: Features, row: int, **about: Any) -> Caption:
-        """The words of a hypothesis about the image in this row of the features."""
-        words = tuple(vocabulary.decode(hypothesis.words))
+    def of(
+        cls, hypothesis: Hypothesis, vocabulary: Vocabulary, features: Features, row: int, **details: Any
+    ) -> Caption:
+        """A hypothesis in words; `row` is the row of its image in the features."""
+        words = tuple(vocabulary.decode(hypothesis.tokens))
         logprobs, alpha, boxes = hypothesis.logprobs[: len(words)], hypothesis.alpha, None
         if features.boxes is not None:
             boxes = features.boxes[row].float().cpu().numpy()
-            there = has_area(boxes)
-            alpha, boxes = alpha[..., there], boxes[there]
-        return cls(words, logprobs, hypothesis.score, alpha, hypothesis.beta, features.grid, boxes, **about)
+            is_region = has_area(boxes)
+            alpha, boxes = alpha[..., is_region], boxes[is_region]
+        return cls(words, logprobs, hypothesis.score, alpha, hypothesis.beta, features.grid, boxes, **details)
 
     @property
     def text(self) -> str:
-        """The words as one writes them."""
+        """The caption as a sentence."""
         return as_text(self.words)
 
     @property
     def text_with_risks(self) -> str:
-        """The words as one writes them, each object word with its risk behind it."""
-        told: list[tuple[str, float | None]] = []
-        for word, risk in zip(self.words, self.risks or (None,) * len(self.words), strict=True):
-            if told and CLITIC.fullmatch(f" {word}"):  # "the dog's (12%) ball"
-                told[-1] = told[-1][0] + word, told[-1][1]
+        """The caption as a sentence, with its risk after each object word."""
+        parts: list[tuple[str, float | None]] = []
+        for word, risk in zip(self.words, self._risk_per_word, strict=True):
+            if parts and CLITIC.fullmatch(f" {word}"):  # "the dog's (12%) ball"
+                parts[-1] = parts[-1][0] + word, parts[-1][1]
             else:
-                told.append((word, risk))
-        return " ".join(word if risk is None else f"{word} ({risk:.0%})" for word, risk in told)
+                parts.append((word, risk))
+        return " ".join(word if risk is None else f"{word} ({risk:.0%})" for word, risk in parts)
+
+    @property
+    def _risk_per_word(self) -> Sequence[float | None]:
+        return self.risks or (None,) * len(self.words)
 
     def as_dict(self) -> dict[str, Any]:
         """The caption as `saywhy caption --json` prints it."""
@@ -96,17 +106,39 @@ class Caption:
         }
 
     def show(self) -> Image.Image:
-        """A figure of what the model looked at, word by word; a notebook displays it."""
-        from saywhy.viz.attention_figure import attention_figure  # drawing is loaded only when something is drawn
+        """A figure of the attention for each word; a notebook displays it."""
+        from saywhy.viz.attention_figure import attention_figure  # captioning without figures need not load it
 
         return attention_figure(self)
+
+    def _repr_html_(self) -> str:
+        """The caption in a notebook: the image, and the words with their probability and risk as tooltips."""
+        spans = []
+        for word, logprob, risk in zip(self.words, self.logprobs, self._risk_per_word, strict=True):
+            space = "" if CLITIC.fullmatch(f" {word}") else " "
+            spans.append(f'{space}<span title="{_tooltip(logprob, risk)}">{html.escape(word)}</span>')
+        sentence = "".join(spans).strip()
+        image = "" if self.image is None else f'<img src="{_data_url(self.image)}" alt="{html.escape(self.source)}">'
+        return f"<figure>{image}<figcaption>{sentence}</figcaption></figure>"
 
     def __str__(self) -> str:
         return self.text
 
 
+def _tooltip(logprob: float, risk: float | None) -> str:
+    return f"probability {math.exp(logprob):.1%}" + ("" if risk is None else f", hallucination risk {risk:.0%}")
+
+
+def _data_url(image: Image.Image) -> str:
+    """A small copy of the image as a PNG data URL."""
+    small, buffer = image.convert("RGB"), io.BytesIO()
+    small.thumbnail((_HTML_SIDE, _HTML_SIDE))
+    small.save(buffer, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+
+
 def as_text(words: Sequence[str]) -> str:
-    """Words as one writes them: the tokeniser's clitics join their word.
+    """Words as a sentence: the tokeniser's clitics are joined to the word before them.
 
     >>> as_text(["a", "man", "'s", "dog", "does", "n't", "bark"])
     "a man's dog doesn't bark"

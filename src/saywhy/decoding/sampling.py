@@ -1,85 +1,102 @@
-"""Greedy decoding and sampling: one caption an image, word by word."""
+"""Greedy decoding and sampling: one caption per image, word by word."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from saywhy.captioners.base import Attention, Captioner
 from saywhy.data.vocabulary import END, START
-from saywhy.decoding.config import Decoding, log_probabilities, permitted
-from saywhy.decoding.hypothesis import Hypothesis
-from saywhy.encoders.features import Features
+from saywhy.decoding.config import Decoding, Hypothesis, constrained, decoding_methods, finite_log_probabilities
+from saywhy.encoders.base import Features
 
 
-def greedy(captioner: Captioner, features: Features, decoding: Decoding) -> list[Hypothesis]:
-    """The likeliest word each time."""
-    return _roll(captioner, features, decoding, lambda log_p: log_p.argmax(dim=-1))
+@decoding_methods.register("greedy")
+def greedy(captioner: Captioner, features: Features, decoding: Decoding, indices: Sequence[int]) -> list[Hypothesis]:
+    """The most probable word at each step."""
+    return _decode_word_by_word(captioner, features, decoding, lambda log_p: log_p.argmax(dim=-1))
 
 
-def sample(captioner: Captioner, features: Features, decoding: Decoding) -> list[Hypothesis]:
-    """Draw each word from the model's distribution, sharpened and cut as `decoding` says.
+@decoding_methods.register("sample")
+def sample(captioner: Captioner, features: Features, decoding: Decoding, indices: Sequence[int]) -> list[Hypothesis]:
+    """Draw each word from the model's distribution, changed by temperature, top_k and top_p.
 
-    The draw is made on the CPU from `decoding.seed`, so that every device draws the same.
+    Every image has its own random numbers, seeded by (seed, index) and drawn on the CPU: its caption depends neither
+    on the other images of the batch nor on the device.
     """
-    generator = torch.Generator().manual_seed(decoding.seed)
+    draws = iter(_uniforms(decoding.seed, indices, decoding.max_words + 1))
 
     def draw(log_p: Tensor) -> Tensor:
-        p = cut(log_p / decoding.temperature, decoding.top_k, decoding.top_p).softmax(dim=-1)
-        return torch.multinomial(p.cpu(), 1, generator=generator).squeeze(1).to(log_p.device)
+        logits = filter_top_k_top_p(log_p / decoding.temperature, decoding.top_k, decoding.top_p)
+        return inverse_cdf(logits.softmax(dim=-1), next(draws))
 
-    return _roll(captioner, features, decoding, draw)
+    return _decode_word_by_word(captioner, features, decoding, draw)
 
 
-def cut(logits: Tensor, top_k: int, top_p: float) -> Tensor:
-    """Logits (R, V) with −∞ outside the `top_k` likeliest words and outside the smallest set with mass `top_p`."""
+def _uniforms(seed: int, indices: Sequence[int], steps: int) -> Tensor:
+    """Random numbers in [0, 1), (steps, B)."""
+    columns = [np.random.default_rng((seed, index)).random(steps) for index in indices]
+    return torch.from_numpy(np.stack(columns, axis=1))
+
+
+def inverse_cdf(p: Tensor, u: Tensor) -> Tensor:
+    """The words (R,) at which the cumulative distributions of `p` (R, V) pass `u` (R,), in float64 on the CPU."""
+    cdf = p.cpu().double().cumsum(dim=-1)
+    cdf = cdf / cdf[:, -1:]  # ends with exactly 1, which is above u: a word with p > 0 is found
+    return torch.searchsorted(cdf, u[:, None], right=True).squeeze(1).to(p.device)
+
+
+def filter_top_k_top_p(logits: Tensor, top_k: int, top_p: float) -> Tensor:
+    """Logits (R, V) with −∞ outside the `top_k` most probable words and outside the smallest set with mass `top_p`."""
     if 0 < top_k < logits.shape[-1]:
-        least = logits.topk(top_k, dim=-1).values[:, -1:]
-        logits = logits.masked_fill(logits < least, -torch.inf)
+        kth = logits.topk(top_k, dim=-1).values[:, -1:]
+        logits = logits.masked_fill(logits < kth, -torch.inf)
     if top_p < 1:
         ranked, order = logits.sort(dim=-1, descending=True)
         p = ranked.softmax(dim=-1)
-        beyond = p.cumsum(dim=-1) - p >= top_p  # the word that crosses the line still belongs to the set
-        logits = logits.masked_fill(beyond.scatter(-1, order, beyond), -torch.inf)
+        outside = p.cumsum(dim=-1) - p >= top_p  # the word with which the mass passes top_p belongs to the set
+        logits = logits.masked_fill(outside.scatter(-1, order, outside), -torch.inf)
     return logits
 
 
-def _roll(
+def _decode_word_by_word(
     captioner: Captioner, features: Features, decoding: Decoding, choose: Callable[[Tensor], Tensor]
 ) -> list[Hypothesis]:
+    """Captions whose every word is `choose(log_p)`, (R, V) → (R,); rows go on until all have ended."""
     rows = len(features)
-    word = torch.full((rows,), START, device=captioner.device)
-    said = torch.empty(rows, 0, dtype=torch.long, device=captioner.device)
+    token = torch.full((rows,), START, device=captioner.device)
+    tokens = torch.empty(rows, 0, dtype=torch.long, device=captioner.device)
     ended = torch.zeros(rows, dtype=torch.bool, device=captioner.device)
     state, logprobs, attentions = captioner.start(features), [], []
     while not bool(ended.all()):
-        step = captioner.step(word, state)
-        log_p = log_probabilities(step.logits)
-        word, state = choose(permitted(log_p, said, decoding)), step.state
-        logprobs.append(log_p.gather(1, word[:, None]).squeeze(1))
+        step = captioner.step(token, state)
+        log_p = finite_log_probabilities(step.logits)
+        token, state = choose(constrained(log_p, tokens, decoding)), step.state
+        logprobs.append(log_p.gather(1, token[:, None]).squeeze(1))
         attentions.append(step.attention)
-        said = torch.cat([said, word[:, None]], dim=1)
-        ended |= word == END
-    return _hypotheses(said, torch.stack(logprobs, 1), attentions, decoding)
+        tokens = torch.cat([tokens, token[:, None]], dim=1)
+        ended |= token == END
+    return _hypotheses(tokens, torch.stack(logprobs, 1), attentions, decoding)
 
 
-def _hypotheses(said: Tensor, logprobs: Tensor, attentions: list[Attention], decoding: Decoding) -> list[Hypothesis]:
+def _hypotheses(tokens: Tensor, logprobs: Tensor, attentions: list[Attention], decoding: Decoding) -> list[Hypothesis]:
     alpha = torch.stack([attention.alpha for attention in attentions], 1).float().cpu().numpy()
     betas = [attention.beta for attention in attentions if attention.beta is not None]
     beta = torch.stack(betas, 1).float().cpu().numpy() if betas else None
-    found = []
-    for row, numbers in enumerate(said.tolist()):
+    hypotheses = []
+    for row, numbers in enumerate(tokens.tolist()):
         words = numbers.index(END)
         log_p = logprobs[row, : words + 1]
-        found.append(
+        hypotheses.append(
             Hypothesis(
-                words=tuple(numbers[:words]),
+                tokens=tuple(numbers[:words]),
                 logprobs=tuple(log_p.tolist()),
-                score=float(decoding.rank(log_p.cpu().double().sum(), words)),
+                score=float(decoding.score(log_p.cpu().double().sum(), words)),
                 alpha=alpha[row, :words],
                 beta=None if beta is None else beta[row, :words],
             )
         )
-    return found
+    return hypotheses

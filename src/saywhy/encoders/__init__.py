@@ -1,28 +1,25 @@
 """Encoders: images ↦ features.
 
->>> [card.name for card in registered()][:2]
-['alexnet', 'vgg16']
+>>> sorted(spec.name for spec in registered())[:2]
+['alexnet', 'densenet121']
 
-`build("efficientnet-lite2")` gives an `Encoder`; torch is loaded then and not before.
+`build("efficientnet-lite2")` returns an `Encoder`; torch is imported then, not with this package.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from saywhy.encoders import converted_models, efficientnet_lite, torchvision_models  # noqa: F401 (they fill the table)
-from saywhy.encoders.catalogue import Card, encoders
-from saywhy.encoders.settings import EncoderSettings, InputConvention
+from saywhy.encoders.registry import EncoderSettings, EncoderSpec, InputConvention, encoders, registered
 
 if TYPE_CHECKING:
-    from saywhy.encoders.base import Encoder
-    from saywhy.encoders.features import Features
+    from saywhy.encoders.base import Encoder, Features, build
 
 __all__ = [
-    "Card",
     "Encoder",
     "EncoderSettings",
+    "EncoderSpec",
     "Features",
     "InputConvention",
     "build",
@@ -31,33 +28,8 @@ __all__ = [
 ]
 
 
-def build(name: str, weights: str | Path | None = "imagenet", **settings: Any) -> Encoder:
-    """Build an encoder.
-
-    Args:
-        name: one of `registered()`, or "timm:NAME" for any network timm knows.
-        weights: "imagenet" for its usual weights, None or "none" for random ones, or a file.
-        settings: the other fields of `EncoderSettings`; `**dataclasses.asdict(encoder.settings)`, which holds
-            the name too, builds the same network.
-    """
-    from saywhy.encoders import building
-
-    return building.build(EncoderSettings.from_dict({"name": name, **settings}), weights)
-
-
-def registered() -> list[Card]:
-    """List the table of encoders: name, width, stride, grid, size, source and licence of the weights."""
-    return [encoders[name] for name in encoders]
-
-
 def __getattr__(name: str) -> Any:
-    """Give the two classes that need torch, loaded when first asked for."""
-    if name == "Encoder":
-        from saywhy.encoders.base import Encoder
-
-        return Encoder
-    if name == "Features":
-        from saywhy.encoders.features import Features
-
-        return Features
+    """Import the names that need torch when they are first used."""
+    if name in ("Encoder", "Features", "build"):
+        return getattr(import_module("saywhy.encoders.base"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

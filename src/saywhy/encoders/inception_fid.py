@@ -1,7 +1,7 @@
-"""The Inception-v3 of 2015 that the Fréchet inception distance is measured with (Heusel et al. 2017).
+"""The Inception-v3 of 2015 that the Fréchet inception distance uses (Heusel et al. 2017).
 
-It is torchvision's network but for its pooling branches: averages leave the padding out of their count, and
-the last block takes a maximum instead. Batch norm has no scale (γ = 1), and the input is (x − 128) / 128.
+It differs from torchvision's network in its pooling branches: averages do not count the padding, and the last block
+takes a maximum. Batch norm has no scale (γ = 1), and the input is (x − 128) / 128.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torchvision.models.inception import (
 
 
 def average(x: Tensor) -> Tensor:
-    """A 3×3 mean over what lies inside the image."""
+    """A 3×3 mean over the pixels inside the image."""
     return F.avg_pool2d(x, kernel_size=3, stride=1, padding=1, count_include_pad=False)
 
 
@@ -63,7 +63,7 @@ class FidInceptionE(InceptionE):
         return torch.cat(parts, dim=1)
 
     def pool(self, x: Tensor) -> Tensor:
-        """What the pooling branch does."""
+        """The pooling of the pooling branch."""
         return average(x)
 
 
@@ -76,7 +76,7 @@ class FidInceptionLast(FidInceptionE):
 
 
 def inception_fid() -> nn.Module:
-    """Build the network with torchvision's names for its parts."""
+    """Build the network with torchvision's module names."""
     blocks = [BasicConv2d, FidInceptionA, InceptionB, FidInceptionC, InceptionD, FidInceptionE, InceptionAux]
     net = Inception3(aux_logits=False, inception_blocks=blocks, init_weights=False)
     net.Mixed_7c = FidInceptionLast(2048)

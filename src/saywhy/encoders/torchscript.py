@@ -1,9 +1,9 @@
 """The tensors of a TorchScript archive, read as data.
 
-Such a file is a zip archive: `data.pkl` pickles the tree of modules, `data/N` holds the raw numbers of
-storage N, `code/` the programs. Only the tree and the numbers are read. The unpickler knows three harmless
-things (an ordered dictionary, "a tensor with this storage, offset, size and stride", and typed lists);
-every class of the archive becomes an inert box of attributes.
+The file is a zip archive: `data.pkl` is the pickled tree of modules, `data/N` the numbers of storage N, `code/` the
+programs. Only the tree and the numbers are read. The unpickler allows three harmless constructors (an ordered
+dictionary, a tensor with storage, offset, size and stride, and typed lists); every class of the archive becomes
+an object with attributes and no methods.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ TYPED_LISTS = ("build_intlist", "build_doublelist", "build_boollist", "build_ten
 
 
 def is_torchscript(path: str | Path) -> bool:
-    """Whether a zip archive is TorchScript's, which keeps constants beside its data."""
+    """Whether a zip archive is a TorchScript archive, which has constants beside its data."""
     with zipfile.ZipFile(path) as archive:
         return any(name.endswith("/constants.pkl") for name in archive.namelist())
 
 
 def read_tensors(path: str | Path) -> dict[str, Tensor]:
-    """Read an archive's parameters and buffers under their dotted names; nothing of its code is run."""
+    """Read the parameters and buffers of an archive under their dotted names, without running its code."""
     with zipfile.ZipFile(path) as archive:
         pickled = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
         with archive.open(pickled) as file:
@@ -48,8 +48,8 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
     return dict(_walk(root, ""))
 
 
-class _Box:
-    """A module of the archive: its attributes and nothing more."""
+class _Module:
+    """A module of the archive: its attributes."""
 
     def __setstate__(self, state: Any) -> None:
         self.attributes = state if isinstance(state, dict) else {}
@@ -62,7 +62,7 @@ class _TreeUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if module.split(".")[0] == "__torch__":
-            return _Box
+            return _Module
         if (module, name) == ("collections", "OrderedDict"):
             return OrderedDict
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
@@ -80,13 +80,13 @@ class _TreeUnpickler(pickle.Unpickler):
 
 
 def _tensor(storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any) -> Tensor:
-    # `as_strided` itself refuses a view that would leave the storage
+    # `as_strided` refuses a view beyond the end of the storage
     return storage.as_strided(size, stride, offset).clone()
 
 
 def _walk(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
     if isinstance(value, Tensor):
         yield name, value
-    elif isinstance(value, _Box):
-        for key, inner in value.attributes.items():
-            yield from _walk(inner, f"{name}.{key}" if name else key)
+    elif isinstance(value, _Module):
+        for key, attribute in value.attributes.items():
+            yield from _walk(attribute, f"{name}.{key}" if name else key)

@@ -1,8 +1,8 @@
-"""The networks of torchvision that captioning papers stand on, cut before their pooling.
+"""The networks of torchvision that captioning papers use, cut before their pooling.
 
-Every body is an `nn.Sequential` of the network's own parts under their own names, so torchvision's files
-fit as they are. The default weights are the first that torchvision published (IMAGENET1K_V1): those of the
-papers.
+Every body is an `nn.Sequential` of the network's modules under their own names, so torchvision's files fit unchanged.
+The default weights are the first that torchvision published (IMAGENET1K_V1), which the papers used. torchvision is
+an optional package (`pip install "saywhy[torchvision]"`).
 """
 
 from __future__ import annotations
@@ -13,79 +13,87 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from saywhy.encoders.catalogue import Card, as_it_is, enter, refuse_output_stride
-from saywhy.encoders.settings import IMAGENET, EncoderSettings, InputConvention
+from saywhy.encoders.registry import (
+    IMAGENET,
+    EncoderSettings,
+    EncoderSpec,
+    InputConvention,
+    encoders,
+    import_extra,
+    refuse_output_stride,
+    same_names,
+)
 from saywhy.errors import UserError
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from saywhy.encoders.catalogue import State
+    from saywhy.encoders.registry import StateDict
 
 Cut = Callable[[Any], "dict[str, nn.Module]"]
 
-# torchvision turns the input of its two Inceptions into this inside the network: they were trained so
+# torchvision converts the input of its two Inceptions to this inside the network, as in their training
 INCEPTION = InputConvention((127.5, 127.5, 127.5), (127.5, 127.5, 127.5))
 
 
 def cut_features(net: Any) -> dict[str, nn.Module]:
-    """Keep the convolutions up to the last ReLU; the pooling after it goes (VGG, AlexNet)."""
+    """Keep the convolutions up to the last ReLU, without the pooling after it (VGG, AlexNet)."""
     return {"features": net.features[:-1]}
 
 
 def cut_mobilenet(net: Any) -> dict[str, nn.Module]:
-    """Keep everything before the classifier, the last 1×1 convolution to 1280 channels with it."""
+    """Keep everything before the classifier, including the last 1×1 convolution to 1280 channels."""
     return {"features": net.features}
 
 
 def cut_densenet(net: Any) -> dict[str, nn.Module]:
-    """Keep the dense blocks and their last norm, and the ReLU that DenseNet applies outside any module."""
+    """Keep the dense blocks and their last norm; add the ReLU that DenseNet applies outside any module."""
     from torch import nn
 
     return {"features": net.features, "relu": nn.ReLU()}
 
 
 def cut_until(last: str) -> Cut:
-    """Keep the parts up to `last`, in the order they run; classifiers beside the way (AuxLogits) go."""
+    """Keep the modules up to `last`, in the order they run, without auxiliary classifiers (AuxLogits)."""
 
     def cut(net: Any) -> dict[str, nn.Module]:
-        parts = {name: part for name, part in net.named_children() if not name.lower().startswith("aux")}
-        names = list(parts)
-        return {name: parts[name] for name in names[: names.index(last) + 1]}
+        modules = {name: module for name, module in net.named_children() if not name.lower().startswith("aux")}
+        names = list(modules)
+        return {name: modules[name] for name in names[: names.index(last) + 1]}
 
     return cut
 
 
 def make_sequential(build: Callable[[], nn.Module], cut: Cut) -> nn.Module:
-    """Lay out a network without numbers, keep the part wanted, and only then fill that part.
+    """Build a network on the meta device, keep the part that `cut` returns, and initialise that part only.
 
-    A VGG's classifier alone would be 120 million numbers drawn to be thrown away.
+    The classifier of a VGG alone has 120 million weights.
     """
     import torch
     from torch import nn
 
-    from saywhy.encoders.initial import initialise
+    from saywhy.encoders.base import initialise
 
     with torch.device("meta"):
         body = nn.Sequential(OrderedDict(cut(build())))
     return initialise(body.to_empty(device="cpu"))
 
 
-def fetch(name: str) -> State:
-    """Get torchvision's file by its usual way, from torch's folder of checkpoints or else from the net."""
+def fetch(name: str) -> StateDict:
+    """Read torchvision's file from torch's folder of checkpoints; download it first if it is not there."""
     from torch import hub
-    from torchvision.models import get_model_weights
 
     from saywhy.encoders.weights import read_weights
 
-    url = get_model_weights(ROWS[name].architecture)["IMAGENET1K_V1"].url
+    models = import_extra("torchvision.models", "torchvision")
+    url = models.get_model_weights(ROWS[name].architecture)["IMAGENET1K_V1"].url
     path = Path(hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[1]
     if not path.exists():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            checksum = path.stem.rsplit("-", 1)[1]  # torchvision writes the beginning of the hash into the name
+            checksum = path.stem.rsplit("-", 1)[1]  # the file name ends with the beginning of the file's hash
             hub.download_url_to_file(url, str(path), checksum, progress=False)
-        except Exception as error:  # no network, a full disk, a broken download: the remedy is the same
+        except Exception as error:  # no network, a full disk, a broken download: the advice is the same
             raise UserError(
                 f"cannot download {name}'s ImageNet weights: put {path.name} into {path.parent}, "
                 "or pass --weights FILE, or --weights none"
@@ -93,15 +101,14 @@ def fetch(name: str) -> State:
     return read_weights(path)
 
 
-def translate_densenet(state: State, body: nn.Module) -> State:
-    """Join the names that DenseNet's old files split: "norm.1.weight" is "norm1.weight"."""
+def translate_densenet(state: StateDict, body: nn.Module) -> StateDict:
+    """Rename tensors of old DenseNet files: "norm.1.weight" is now "norm1.weight"."""
     return {re.sub(r"\.(norm|conv)\.([12])\.", r".\1\2.", name): tensor for name, tensor in state.items()}
 
 
 def make(settings: EncoderSettings) -> nn.Module:
     """Build the torchvision network of this name."""
-    import torchvision
-
+    models = import_extra("torchvision.models", "torchvision")
     row = ROWS[settings.name]
     options: dict[str, Any] = {}
     if settings.name.startswith("resnet"):
@@ -110,12 +117,12 @@ def make(settings: EncoderSettings) -> nn.Module:
         refuse_output_stride(settings)
     if row.convention is INCEPTION:
         options |= {"init_weights": False, "aux_logits": False}
-    build = getattr(torchvision.models, row.architecture)
+    build = getattr(models, row.architecture)
     return make_sequential(lambda: build(weights=None, **options), row.cut)
 
 
 def _dilations(settings: EncoderSettings) -> list[bool]:
-    """Which of a ResNet's last three stages trade their stride for dilation."""
+    """Which of a ResNet's last three stages replace their stride by dilation."""
     choices = {
         None: [False, False, False],
         32: [False, False, False],
@@ -138,7 +145,7 @@ class Row(NamedTuple):
     size: int
     cut: Cut
     convention: InputConvention = IMAGENET
-    translate: Callable[[State, nn.Module], State] = as_it_is
+    translate: Callable[[StateDict, nn.Module], StateDict] = same_names
 
 
 TABLE = (
@@ -157,8 +164,8 @@ TABLE = (
 ROWS = {row.name: row for row in TABLE}
 
 for row in TABLE:
-    enter(
-        Card(
+    encoders.register(row.name)(
+        EncoderSpec(
             name=row.name,
             width=row.width,
             stride=row.stride,

@@ -1,125 +1,126 @@
-"""Why each word was said: one rich object."""
+"""The explanation of a caption: for each word a map per method, weights of earlier words, and the evidence budget."""
 
 from __future__ import annotations
 
 import io
 import json
 import zlib
-from collections.abc import Sequence
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 from PIL import Image
 
-from saywhy.data.preprocess import Region, enlarged, in_boxes, on_image
+from saywhy.data.preprocess import Crop, boxes_on_image, map_on_image, upsample_grid
 from saywhy.decoding.caption import as_text
-from saywhy.errors import UserError, closest
-from saywhy.files import whole_file, write_text
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from saywhy.errors import UserError, did_you_mean
+from saywhy.files import read_json, whole_file, write_text
 
 JSON, MAPS, FIGURE, PAGE = "explanation.json", "maps.npz", "words.png", "report.html"
+FORMAT = 2
+"""Of explanation.json; 0.1 wrote no format."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """A word's logit, split exactly: image + words + start + absorbed.
+    """The evidence budget: a word's logit is exactly image + earlier_words + initial_state + absorbed.
 
     Attributes:
-        image: what came from the features, by whatever way.
-        words: what came from the words said before.
-        start: what came from `<start>` and constant initial states.
-        absorbed: what biases and stabilisers took, added up layer by layer.
+        image: relevance of the image features.
+        earlier_words: relevance of the words before it.
+        initial_state: relevance of `<start>` and of constant initial states.
+        absorbed: relevance absorbed by biases and stabilisers, summed over layers.
     """
 
     image: float
-    words: float
-    start: float
+    earlier_words: float
+    initial_state: float
     absorbed: float
 
     @property
     def total(self) -> float:
         """The sum, which is the logit."""
-        return self.image + self.words + self.start + self.absorbed
+        return self.image + self.earlier_words + self.initial_state + self.absorbed
 
     @property
-    def share(self) -> float:
-        """How much of the evidence was the image's, from −1 (all of it, against the word) to 1 (all of it, for it).
+    def image_share(self) -> float:
+        """The image's share of the evidence, from −1 (only the image, against the word) to 1 (only the image, for it).
 
-        >>> Budget(image=3.0, words=-1.0, start=0.0, absorbed=0.5).share
+        >>> Budget(image=3.0, earlier_words=-1.0, initial_state=0.0, absorbed=0.5).image_share
         0.75
         """
-        evidence = abs(self.image) + abs(self.words) + abs(self.start)
+        evidence = abs(self.image) + abs(self.earlier_words) + abs(self.initial_state)
         return self.image / evidence if evidence else 0.0
 
 
 @dataclass(frozen=True)
-class Word:
-    """One word and its reasons.
+class WordExplanation:
+    """The explanation of one word.
 
     Attributes:
-        word: the word in question.
-        position: how many words of the caption come before it.
-        said: the word that the caption has there, which may be another.
-        instead: the word it is held against, or None; the logit is then the difference of the two.
-        logit: the number that was explained.
-        probability: of the word, given the image and the words before.
-        budget: the logit, split.
-        pixels: the part of the budget's image that reached the pixels; the encoder absorbed the rest. None where
-            the model looks at given features.
-        absorbed_by_encoder: that rest, added up layer by layer.
-        earlier: by method, a signed weight for each of the words before it.
+        word: the explained word.
+        position: the number of words before it.
+        caption_word: the caption's word at this position, which may be another.
+        contrast: the word whose logit is subtracted, or None.
+        logit: the explained number: the word's logit, or its difference from the contrast's.
+        probability: of the word, given the image and the words before it.
+        budget: the parts of the logit.
+        pixel_relevance: the part of `budget.image` that reached the pixels; None where the model's input is
+            precomputed features.
+        absorbed_by_encoder: the rest of `budget.image`, summed over the encoder's layers.
+        earlier_words: by method, a signed weight for each of the words before it.
         beta: the gate, where the model has one.
-        risk: how likely the word is made up; of object words alone, where the model has a risk.
+        risk: the probability that the word is hallucinated; only for object words of a model with a risk model.
     """
 
     word: str
     position: int
-    said: str
-    instead: str | None
+    caption_word: str
+    contrast: str | None
     logit: float
     probability: float
     budget: Budget
-    pixels: float | None
+    pixel_relevance: float | None
     absorbed_by_encoder: float
-    earlier: Mapping[str, Sequence[float]]
+    earlier_words: Mapping[str, Sequence[float]]
     beta: float | None = None
     risk: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """A caption, and the reasons for each word in question.
+    """A caption with the explanations of its words.
 
     Attributes:
-        source: the path of the image; empty where none is known.
-        model: which model was asked.
+        source: the path of the image; empty where it is not known.
+        model: the name of the model.
         tokens: the words of the caption.
-        words: the words that are explained, in their order.
-        methods: the methods there are maps of.
+        words: the explained words, in the order of their positions.
+        methods: the methods that have maps.
         composite: the rules of LRP.
         size: width and height of the image.
-        region: the part of it the encoder saw: left, top, right, bottom.
-        seen: S, the side of the encoder's square.
-        maps: by method, of each word: (K, S, S) over the encoder's square, or (K, [heads,] L) over places.
-        grid: rows and columns of the places, where they are a grid.
-        boxes: (L, 4) of the places, as shares of the region, where they are regions.
-        image: the image, at most 1024 pixels long.
+        crop: the part of the image the encoder saw: left, top, right, bottom.
+        input_size: S, the side of the encoder's square input.
+        maps: by method, one per word: (K, S, S) over the encoder's input, or (K, [heads,] L) over features.
+        grid: rows and columns of the features, where they form a grid.
+        boxes: (L, 4) of the features as fractions of the crop, where they are regions.
+        image: the image, its longer side at most 1024 pixels.
     """
 
     source: str
     model: str
     tokens: tuple[str, ...]
-    words: tuple[Word, ...]
+    words: tuple[WordExplanation, ...]
     methods: tuple[str, ...]
     composite: str
     size: tuple[int, int]
-    region: Region
-    seen: int
+    crop: Crop
+    input_size: int
     maps: Mapping[str, np.ndarray] = field(repr=False)
     grid: tuple[int, int] | None = None
     boxes: np.ndarray | None = field(default=None, repr=False)
@@ -127,7 +128,7 @@ class Explanation:
 
     @property
     def caption(self) -> str:
-        """The caption as one writes it."""
+        """The caption as text."""
         return as_text(self.tokens)
 
     @property
@@ -138,30 +139,32 @@ class Explanation:
     def map(
         self, i: int, method: str | None = None, head: int | None = None, size: tuple[int, int] | None = None
     ) -> np.ndarray:
-        """The map of word i over the whole image, (height, width), at its own size or another.
+        """The map of word i over the image, (height, width), at the image's size or another.
 
-        Positive supports the word, negative speaks against it. Of several heads of attention it is the mean, or one.
+        Positive values support the word, negative ones speak against it. Attention of several heads is averaged,
+        unless `head` is given.
         """
         method = method or self.methods[0]
         if method not in self.maps:
-            raise UserError(f"no map by {method!r} was made: {closest(method, self.maps)}")
+            raise UserError(f"this explanation has no map of method {method!r}: {did_you_mean(method, self.maps)}")
         values = self.maps[method][i].astype(np.float32)
         if method == "attention" and values.ndim == 2:
             values = values.mean(axis=0) if head is None else values[head]
         width, height = size or self.size
         scale = np.array([width / self.size[0], height / self.size[1]] * 2)
-        region: Region = tuple(float(each) for each in self.region * scale)  # type: ignore[assignment]
+        crop: Crop = tuple(float(edge) for edge in self.crop * scale)  # type: ignore[assignment]
         if values.ndim == 2:
-            return on_image(values, (width, height), region)
+            return map_on_image(values, (width, height), crop)
         if self.boxes is not None:
-            return in_boxes(values, self.boxes, (width, height), region)
+            return boxes_on_image(values, self.boxes, (width, height), crop)
         assert self.grid is not None
-        square = enlarged(values.reshape(self.grid), self.seen, smooth=method == "attention")
-        return on_image(square, (width, height), region)
+        square = upsample_grid(values.reshape(self.grid), self.input_size, smooth=method == "attention")
+        return map_on_image(square, (width, height), crop)
 
     def as_dict(self) -> dict[str, Any]:
-        """What `explanation.json` holds."""
+        """The contents of `explanation.json`."""
         return {
+            "format": FORMAT,
             "image": self.source,
             "caption": self.caption,
             "model": self.model,
@@ -169,83 +172,101 @@ class Explanation:
             "methods": list(self.methods),
             "composite": self.composite,
             "size": list(self.size),
-            "region": list(self.region),
-            "seen": self.seen,
+            "crop": list(self.crop),
+            "input_size": self.input_size,
             "grid": None if self.grid is None else list(self.grid),
-            "words": [{**asdict(word), "share": word.budget.share} for word in self.words],
+            "words": [{**asdict(word), "image_share": word.budget.image_share} for word in self.words],
         }
 
     def show(self, method: str | None = None) -> Image.Image:
-        """The classic figure, one panel a word; a notebook displays it."""
-        from saywhy.viz.explanation_figure import words_figure  # drawing is loaded only when something is drawn
+        """A figure with one panel per word; notebooks display it."""
+        from saywhy.viz.explanation_figure import explanation_figure  # imported only when something is drawn
 
-        return words_figure(self, method or self.methods[0])
+        return explanation_figure(self, method or self.methods[0])
 
     def save(self, folder: str | Path) -> None:
         """Write `explanation.json`, `maps.npz`, `words.png` and `report.html` into a folder."""
         from saywhy.viz.explanation_page import explanation_page
 
-        folder = Path(folder)
-        parts = {name: values.astype(np.float32) for name, values in self.maps.items()}
+        contents: dict[str, bytes | str] = {  # all exist before the first file is written
+            FIGURE: _encode(self.show(), "PNG"),
+            MAPS: self._as_npz(),
+            PAGE: explanation_page(self),
+            JSON: json.dumps(self.as_dict(), ensure_ascii=False, indent=2) + "\n",
+        }
+        for name, content in contents.items():
+            path = Path(folder) / name
+            if isinstance(content, str):
+                write_text(path, content)
+                continue
+            with whole_file(path) as part:
+                part.write_bytes(content)
+
+    def _as_npz(self) -> bytes:
+        """The contents of `maps.npz`."""
+        arrays = {name: values.astype(np.float32) for name, values in self.maps.items()}
         if self.boxes is not None:
-            parts["boxes"] = self.boxes
+            arrays["boxes"] = self.boxes
         if self.image is not None:
-            parts["image"] = np.frombuffer(_as_jpeg(self.image), np.uint8)
-        maps = io.BytesIO()
-        np.savez_compressed(maps, **parts)  # type: ignore[arg-type]
-        told = json.dumps(self.as_dict(), ensure_ascii=False, indent=2) + "\n"
-        texts = {PAGE: explanation_page(self), JSON: told}
-        for name, made in {
-            FIGURE: self._repr_png_(),
-            MAPS: maps.getvalue(),
-        }.items():  # all is made before any is written
-            with whole_file(folder / name) as part:
-                part.write_bytes(made)
-        for name, text in texts.items():
-            write_text(folder / name, text)
+            arrays["image"] = np.frombuffer(_encode(self.image, "JPEG", quality=92), np.uint8)
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+        return buffer.getvalue()
 
     @classmethod
     def load(cls, folder: str | Path) -> Explanation:
-        """Read what `save` wrote."""
+        """Read an explanation that `save` wrote."""
         folder = Path(folder)
+        for name in (JSON, MAPS):
+            if not (folder / name).is_file():
+                raise UserError(f"{folder}: not a saved explanation ({name} is missing)")
+        data = read_json(folder / JSON)
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise UserError(f"{folder}: saved by another version of saywhy, such as 0.1: explain the image again")
         try:
-            told = json.loads((folder / JSON).read_text(encoding="utf-8"))
             with np.load(folder / MAPS) as file:
-                parts = dict(file)
-            image, boxes = parts.pop("image", None), parts.pop("boxes", None)
-            return cls(
-                told["image"],
-                told["model"],
-                tuple(told["tokens"]),
-                tuple(_word(each) for each in told["words"]),
-                tuple(told["methods"]),
-                told["composite"],
-                tuple(told["size"]),
-                tuple(told["region"]),
-                told["seen"],
-                parts,
-                None if told["grid"] is None else tuple(told["grid"]),
-                boxes,
-                None if image is None else Image.open(io.BytesIO(image.tobytes())),
-            )
-        except FileNotFoundError as error:
-            raise UserError(f"{folder}: no explanation that saywhy saved ({error.filename} is missing)") from None
+                return cls._of(data, dict(file))
         except (ValueError, TypeError, KeyError, OSError, EOFError, BadZipFile, zlib.error) as error:
-            raise UserError(f"{folder}: not an explanation that saywhy saved ({error})") from None
+            raise UserError(f"{folder}: not a saved explanation ({error}); explain the image again") from None
+
+    @classmethod
+    def _of(cls, data: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> Explanation:
+        """The explanation of the contents of explanation.json and maps.npz."""
+        image, boxes = arrays.pop("image", None), arrays.pop("boxes", None)
+        return cls(
+            source=data["image"],
+            model=data["model"],
+            tokens=tuple(data["tokens"]),
+            words=tuple(_word(word) for word in data["words"]),
+            methods=tuple(data["methods"]),
+            composite=data["composite"],
+            size=tuple(data["size"]),
+            crop=tuple(data["crop"]),
+            input_size=data["input_size"],
+            maps=arrays,
+            grid=None if data["grid"] is None else tuple(data["grid"]),
+            boxes=boxes,
+            image=None if image is None else Image.open(io.BytesIO(image.tobytes())),
+        )
 
     def _repr_png_(self) -> bytes:
-        """How a notebook shows it."""
-        held = io.BytesIO()
-        self.show().save(held, format="PNG")
-        return held.getvalue()
+        """The figure, for notebooks."""
+        return _encode(self.show(), "PNG")
+
+    def _repr_html_(self) -> str:
+        """The figure and a table of the numbers, for notebooks."""
+        from saywhy.viz.explanation_page import numbers_table
+
+        figure = b64encode(self._repr_png_()).decode()
+        return f'<img alt="{escape(self.caption)}" src="data:image/png;base64,{figure}">{numbers_table(self)}'
 
 
-def _word(told: dict[str, Any]) -> Word:
-    told = {key: value for key, value in told.items() if key != "share"}
-    return Word(**{**told, "budget": Budget(**told["budget"])})
+def _word(data: Mapping[str, Any]) -> WordExplanation:
+    fields = {key: value for key, value in data.items() if key != "image_share"}
+    return WordExplanation(**{**fields, "budget": Budget(**fields["budget"])})
 
 
-def _as_jpeg(image: Image.Image) -> bytes:
-    held = io.BytesIO()
-    image.save(held, format="JPEG", quality=92)
-    return held.getvalue()
+def _encode(image: Image.Image, kind: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format=kind, **options)
+    return buffer.getvalue()

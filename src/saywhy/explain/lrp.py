@@ -1,17 +1,17 @@
-"""Relevance through a whole model: rules that switch on around the model's own operations.
+"""LRP through a whole model: rules that replace the model's own operations while a mode is on.
 
-While `Relevance` is active, every torch function the model calls passes through it. Where relevance has a way of its
-own the rule takes the function's place and gives the same numbers; a linear function needs none, since what flows
-backward is relevance by value (see `rules`); parameters are constants. So any model of torch functions can be
-explained as it stands, whether it calls modules or functions, in place or not, one layer once or often, and no hook is
-left behind. Relevance that comes to a function without a rule raises an error, and is never let through unseen.
+While `LRPMode` is active it intercepts every torch function the model calls. A function that has a rule is replaced by
+one with the same result and the rule as its backward pass. Linear functions need no rule, since the backward pass
+carries relevance divided by value (see `lrp_rules`); parameters are constants. So any model of torch functions is
+explained as it is, whether it calls modules or functions, in place or not, one layer once or many times, and no hooks
+are registered. Relevance that reaches a function without a rule raises an error.
 
-    gates (sigmoid)             constants: the signal takes all
-    attention (softmax)         constants, as the LRP paper has it, or AttnLRP's tangent
+    gates (sigmoid)             constants: the gated signal takes all relevance
+    attention (softmax)         constants, as in the LRP paper, or AttnLRP's linearisation
     a product of two signals    half to each; of a signal and a constant, all to the signal
     sums, linear maps           the ε-rule
     normalisation               its mean is linear, its variance a constant; a batch norm after a convolution is folded
-    tanh, ReLU, ReLU6, GELU, …  hand on what they get
+    tanh, ReLU, ReLU6, GELU, …  pass their relevance on unchanged
     LSTM cell                   the three gates are constants; c' = f c + i tanh(g) and g by the ε-rule
 """
 
@@ -27,10 +27,9 @@ from torch.nn import functional as F
 from torch.nn.modules.utils import _pair
 
 from saywhy.errors import UserError
-from saywhy.explain.composites import Composite
 from saywhy.explain.lrp_conv import Convolution, FirstConvolution, Geometry
-from saywhy.explain.lrp_rules import ActivationRule, ConstantRule, Epsilon, NoRule, Softmax, SplitEqually
-from saywhy.explain.tracing import TracingMode, is_linear, is_signal, mapped, signals, variants
+from saywhy.explain.lrp_rules import ActivationRule, Composite, ConstantRule, Epsilon, NoRule, Softmax, SplitEqually
+from saywhy.explain.tracing import TracingMode, is_linear, is_signal, map_nested, signals, variants
 
 RULES: dict[Any, Callable[..., Any]] = {}
 
@@ -45,22 +44,22 @@ def rule(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return register
 
 
-def refused(value: Any, func: Any) -> Any:
-    """A result of a function without a rule, through which no relevance comes."""
+def without_rule(value: Any, func: Any) -> Any:
+    """The result of a function without a rule; relevance that reaches it raises an error."""
     return NoRule.apply(value, getattr(func, "__name__", str(func))) if is_signal(value) else value
 
 
-class Pixels(NamedTuple):
-    """What the first convolution may need of its input: where relevance goes, its bounds, and 1 where it is a pixel."""
+class PixelInput(NamedTuple):
+    """What the flat and box rules of the first convolution need, as attribute `pixel_input` of its input."""
 
-    sink: Tensor
+    sink: Tensor  # receives the relevance
     low: Tensor
     high: Tensor
-    there: Tensor  # 0 where a pixel is padding
+    is_pixel: Tensor  # 1, or 0 where the input is padding
 
 
-class Made(NamedTuple):
-    """How a convolution came to its output: for a batch norm, and then an activation, to fold itself into it."""
+class ConvolutionCall(NamedTuple):
+    """How a convolution was called, as attribute of its output: a batch norm and an activation are folded into it."""
 
     x: Tensor
     weight: Tensor
@@ -69,75 +68,76 @@ class Made(NamedTuple):
     geometry: Geometry
 
 
-class Relevance(TracingMode):
-    """The rules, switched on for a forward pass; the backward passes after it carry relevance.
+class LRPMode(TracingMode):
+    """Apply the rules during a forward pass; the backward passes after it propagate relevance.
 
     Args:
-        composite: which rule goes where.
-        like: a tensor of the batch, for its number of rows and its precision.
+        composite: which rule each kind of layer gets.
+        like: a tensor with the batch size and the precision of the model.
         attention: "constant" or "attnlrp", unless the composite says which.
 
     Attributes:
-        absorbed: the account of biases and stabilisers, (B,).
-        start: the account of constants that are read like signals: initial states, learned tokens.
-        embedded: the word embeddings that were looked up, one after another.
+        absorbed: a leaf (B,) whose gradient is the relevance absorbed by biases and stabilisers.
+        initial_state: a leaf (B,) whose gradient is the relevance of constants that are used like signals: initial
+            states, learned tokens.
+        embedded: the word embeddings in the order of their lookups.
     """
 
     def __init__(self, composite: Composite, like: Tensor, attention: str = "constant") -> None:
         super().__init__()
         self.composite = composite
         self.attention = composite.attention or attention
-        self.absorbed, self.start = (like.new_zeros(len(like), requires_grad=True) for _ in range(2))
+        self.absorbed, self.initial_state = (like.new_zeros(len(like), requires_grad=True) for _ in range(2))
         self.embedded: list[Tensor] = []
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """A rule's result where there is a rule and something to explain; else the function's."""
+        """The rule's result where there is a rule and an argument is a signal; else the function's."""
         if func is F.embedding:
             self.embedded.append(func(*args, **kwargs).requires_grad_())
             return self.embedded[-1]
         if func in RULES and signals(args, kwargs):
             return RULES[func](self, func, *args, **kwargs)
         out = func(*args, **kwargs)
-        return out if is_linear(func) else mapped(lambda each: refused(each, func), out)
+        return out if is_linear(func) else map_nested(lambda value: without_rule(value, func), out)
 
-    def stabilised(self, z: Tensor, bias: Tensor | float | None = None) -> Tensor:
+    def epsilon_rule(self, z: Tensor, bias: Tensor | float | None = None) -> Tensor:
         """The ε-rule at z, a linear map or a sum of which `bias` is the constant part."""
         if isinstance(bias, int | float):
             bias = z.new_tensor(bias)
-        return Epsilon.apply(z, bias, self.absorbed, self.composite.epsilon, self.composite.relative)
+        return Epsilon.apply(z, bias, self.absorbed, self.composite.epsilon, self.composite.relative_epsilon)
 
-    def as_constant_source(self, value: Tensor) -> Tensor:
-        """A constant that is read like a signal, on the account `start`."""
-        return value if is_signal(value) else ConstantRule.apply(value, self.start)
+    def as_signal(self, value: Tensor) -> Tensor:
+        """The value; the relevance of a constant is credited to `initial_state`."""
+        return value if is_signal(value) else ConstantRule.apply(value, self.initial_state)
 
     def affine(self, out: Tensor, constant: Tensor) -> Tensor:
-        """A function's result of which `constant`, its result for zeros, is read like a signal."""
-        return out if not constant.any() else out - constant + self.as_constant_source(constant)
+        """The result of an affine function, of which `constant`, its result for zeros, is used like a signal."""
+        return out if not constant.any() else out - constant + self.as_signal(constant)
 
-    def attended(self, energies: Tensor, dim: int) -> Tensor:
-        """The softmax of energies."""
+    def softmax(self, energies: Tensor, dim: int) -> Tensor:
+        """Attention weights by the rule for attention."""
         if self.attention == "constant":
             return energies.detach().softmax(dim)
         return Softmax.apply(energies, dim, self.absorbed)
 
-    def convolved(self, made: Made, y: Tensor) -> Tensor:
-        """Y, which a convolution made of its input, with whatever came after it and is folded into it."""
-        x, weight, bias, z, geometry = made
-        pixels = getattr(x, "pixels", None)
-        if pixels is not None and self.composite.first is not None:
-            how = (self.absorbed, geometry, self.composite, pixels[1:])
-            return FirstConvolution.apply(x, pixels.sink, weight, y, *how)
+    def convolution(self, call: ConvolutionCall, y: Tensor) -> Tensor:
+        """The output y of a convolution, including whatever is folded into it."""
+        x, weight, bias, z, geometry = call
+        pixel_input = getattr(x, "pixel_input", None)
+        if pixel_input is not None and self.composite.first is not None:
+            settings = (self.absorbed, geometry, self.composite, pixel_input[1:])
+            return FirstConvolution.apply(x, pixel_input.sink, weight, y, *settings)
         return Convolution.apply(x, weight, bias, z, y, self.absorbed, geometry, self.composite)
 
 
 @rule(*variants("linear"))
-def _linear(on: Relevance, func: Any, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return on.stabilised(func(x, weight, bias), bias)
+def _linear(lrp: LRPMode, func: Any, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return lrp.epsilon_rule(func(x, weight, bias), bias)
 
 
 @rule(*variants("conv2d"))
 def _conv2d(
-    on: Relevance,
+    lrp: LRPMode,
     func: Any,
     input: Tensor,  # torch's own names: callers may use them
     weight: Tensor,
@@ -148,38 +148,38 @@ def _conv2d(
     groups: int = 1,
 ) -> Tensor:
     if isinstance(padding, str):
-        reach = [step * (k - 1) for step, k in zip(_pair(dilation), weight.shape[2:], strict=True)]
-        around = [(each // 2, each - each // 2) for each in reversed(reach)]  # the last axis first
-        input = input if padding == "valid" else _pad(on, F.pad, input, [each for pair in around for each in pair])
+        totals = [step * (k - 1) for step, k in zip(_pair(dilation), weight.shape[2:], strict=True)]
+        sides = [side for total in reversed(totals) for side in (total // 2, total - total // 2)]  # last axis first
+        input = input if padding == "valid" else _pad(lrp, F.pad, input, sides)
         padding = 0
     geometry = (list(_pair(stride)), list(_pair(padding)), list(_pair(dilation)), groups)
-    made = Made(input, weight, bias, func(input.detach(), weight, bias, *geometry), geometry)
-    return _with(made, on.convolved(made, made.z))
+    call = ConvolutionCall(input, weight, bias, func(input.detach(), weight, bias, *geometry), geometry)
+    return _with_call(call, lrp.convolution(call, call.z))
 
 
-def _with(made: Made, out: Tensor) -> Tensor:
-    out.made = made  # type: ignore[attr-defined]
+def _with_call(call: ConvolutionCall, out: Tensor) -> Tensor:
+    out.convolution_call = call  # type: ignore[attr-defined]
     return out
 
 
 @rule(*variants("batch_norm"))
-def _batch_norm(on: Relevance, func: Any, x: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
+def _batch_norm(lrp: LRPMode, func: Any, x: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
     y = func(x.detach(), *rest, **kwargs)
     zero = x.new_zeros(1, x.shape[1], *[1] * (x.ndim - 2))
     shift = func(zero, *rest, **kwargs).flatten()  # (C)
     scale = func(zero + 1, *rest, **kwargs).flatten() - shift
-    made = getattr(x, "made", None)
-    if made is None:
+    call = getattr(x, "convolution_call", None)
+    if call is None:
         wide = (-1, *[1] * (x.ndim - 2))
-        return on.stabilised(x * scale.view(wide) + shift.view(wide), shift.view(wide))
-    bias = shift if made.bias is None else shift + scale * made.bias
-    folded = Made(made.x, made.weight * scale.view(-1, 1, 1, 1), bias, y, made.geometry)
-    return _with(folded, on.convolved(folded, y))
+        return lrp.epsilon_rule(x * scale.view(wide) + shift.view(wide), shift.view(wide))
+    bias = shift if call.bias is None else shift + scale * call.bias
+    folded = ConvolutionCall(call.x, call.weight * scale.view(-1, 1, 1, 1), bias, y, call.geometry)
+    return _with_call(folded, lrp.convolution(folded, y))
 
 
 @rule(*variants("layer_norm"))
 def _layer_norm(
-    on: Relevance,
+    lrp: LRPMode,
     func: Any,
     x: Tensor,
     normalized_shape: Any,
@@ -188,65 +188,63 @@ def _layer_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     axes = tuple(range(-len(normalized_shape), 0))
-    spread = x.detach().var(dim=axes, correction=0, keepdim=True).add(eps).sqrt()
-    y = (x - x.mean(dim=axes, keepdim=True)) / spread
+    std = x.detach().var(dim=axes, correction=0, keepdim=True).add(eps).sqrt()
+    y = (x - x.mean(dim=axes, keepdim=True)) / std
     y = y if weight is None else y * weight
-    return on.stabilised(y if bias is None else y + bias, bias)
+    return lrp.epsilon_rule(y if bias is None else y + bias, bias)
 
 
 @rule(*variants("add", "__add__", "__radd__"))
-def _add(on: Relevance, func: Any, a: Any, b: Any, *, alpha: float = 1) -> Tensor:
+def _add(lrp: LRPMode, func: Any, a: Any, b: Any, *, alpha: float = 1) -> Tensor:
     z = torch.add(a, b, alpha=alpha) if isinstance(a, Tensor) else torch.add(b, a)
-    bias = next((each for each in (a, b if alpha == 1 else alpha * b) if not is_signal(each)), None)
-    return on.stabilised(z, bias)
+    bias = next((term for term in (a, b if alpha == 1 else alpha * b) if not is_signal(term)), None)
+    return lrp.epsilon_rule(z, bias)
 
 
 @rule(*variants("sub", "subtract", "__sub__"))
-def _sub(on: Relevance, func: Any, a: Any, b: Any, *, alpha: float = 1) -> Tensor:
-    return _add(on, func, a, _product(on, torch.mul, b, -alpha) if is_signal(b) else -alpha * b)
+def _sub(lrp: LRPMode, func: Any, a: Any, b: Any, *, alpha: float = 1) -> Tensor:
+    return _add(lrp, func, a, _product(lrp, torch.mul, b, -alpha) if is_signal(b) else -alpha * b)
 
 
 @rule(*variants("rsub", "__rsub__"))
-def _rsub(on: Relevance, func: Any, a: Any, b: Any) -> Tensor:
-    return _sub(on, func, b, a)
+def _rsub(lrp: LRPMode, func: Any, a: Any, b: Any) -> Tensor:
+    return _sub(lrp, func, b, a)
 
 
 @rule(*variants("mul", "multiply", "__mul__", "__rmul__", "matmul", "__matmul__", "bmm", "einsum"))
-def _product(on: Relevance, func: Any, *args: Any, **kwargs: Any) -> Tensor:
-    number = len(signals(args, kwargs))
-    if number > 1:
-        args, kwargs = mapped(
-            lambda each: SplitEqually.apply(each, number) if is_signal(each) else each, (args, kwargs)
-        )
+def _product(lrp: LRPMode, func: Any, *args: Any, **kwargs: Any) -> Tensor:
+    n = len(signals(args, kwargs))
+    if n > 1:
+        args, kwargs = map_nested(lambda x: SplitEqually.apply(x, n) if is_signal(x) else x, (args, kwargs))
     return func(*args, **kwargs)
 
 
 @rule(*variants("div", "divide", "true_divide", "__truediv__", "__div__"))
-def _div(on: Relevance, func: Any, a: Any, b: Any) -> Tensor:
-    return a / (b.detach() if isinstance(b, Tensor) else b)  # what divides is a scale, and a constant
+def _div(lrp: LRPMode, func: Any, a: Any, b: Any) -> Tensor:
+    return a / (b.detach() if isinstance(b, Tensor) else b)  # a divisor is a scale: a constant
 
 
 @rule(*variants("sigmoid", "hardsigmoid"))
-def _gate(on: Relevance, func: Any, x: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
+def _gate(lrp: LRPMode, func: Any, x: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
     return func(x.detach(), *rest, **kwargs)
 
 
 @rule(*variants("tanh", "relu", "relu6", "hardtanh", "leaky_relu", "elu", "gelu", "silu", "hardswish", "mish", "clamp"))
-def _activation(on: Relevance, func: Any, x: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
-    y, made = func(x.detach(), *rest, **kwargs), getattr(x, "made", None)
-    if func(x.new_zeros(1), *rest, **kwargs).any():  # it would make something of nothing
-        return refused(func(x, *rest, **kwargs), func)
-    return ActivationRule.apply(x, y) if made is None else on.convolved(made, y)
+def _activation(lrp: LRPMode, func: Any, x: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
+    y, call = func(x.detach(), *rest, **kwargs), getattr(x, "convolution_call", None)
+    if func(x.new_zeros(1), *rest, **kwargs).any():  # f(0) ≠ 0: relevance from nothing
+        return without_rule(func(x, *rest, **kwargs), func)
+    return ActivationRule.apply(x, y) if call is None else lrp.convolution(call, y)
 
 
 @rule(*variants("softmax"))
-def _softmax(on: Relevance, func: Any, x: Tensor, dim: int, *rest: Any, **kwargs: Any) -> Tensor:
-    return on.attended(x, dim)
+def _softmax(lrp: LRPMode, func: Any, x: Tensor, dim: int, *rest: Any, **kwargs: Any) -> Tensor:
+    return lrp.softmax(x, dim)
 
 
 @rule(*variants("scaled_dot_product_attention"))
 def _attention(
-    on: Relevance,
+    lrp: LRPMode,
     func: Any,
     q: Tensor,
     k: Tensor,
@@ -256,60 +254,60 @@ def _attention(
     is_causal: bool = False,
     scale: float | None = None,
 ) -> Tensor:
-    energies = _product(on, torch.matmul, q, k.transpose(-1, -2)) * (scale or 1 / math.sqrt(q.shape[-1]))
+    energies = _product(lrp, torch.matmul, q, k.transpose(-1, -2)) * (scale or 1 / math.sqrt(q.shape[-1]))
     if is_causal:
         attn_mask = torch.ones(energies.shape[-2:], dtype=torch.bool, device=q.device).tril()
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         energies = energies.masked_fill(~attn_mask, -torch.inf)
     elif attn_mask is not None:
-        hidden = attn_mask.isneginf()
-        shift = attn_mask.masked_fill(hidden, 0)
-        energies = on.stabilised(energies + shift, shift).masked_fill(hidden, -torch.inf)
-    return _product(on, torch.matmul, on.attended(energies, -1), v)
+        is_masked = attn_mask.isneginf()
+        shift = attn_mask.masked_fill(is_masked, 0)
+        energies = lrp.epsilon_rule(energies + shift, shift).masked_fill(is_masked, -torch.inf)
+    return _product(lrp, torch.matmul, lrp.softmax(energies, -1), v)
 
 
 @rule(*variants("max", "min"))
-def _extreme(on: Relevance, func: Any, *args: Any, **kwargs: Any) -> Any:
-    return func(*(on.as_constant_source(each) if isinstance(each, Tensor) else each for each in args), **kwargs)
+def _extreme(lrp: LRPMode, func: Any, *args: Any, **kwargs: Any) -> Any:
+    return func(*(lrp.as_signal(arg) if isinstance(arg, Tensor) else arg for arg in args), **kwargs)
 
 
 @rule(*variants("cat", "concat", "concatenate", "stack"))
-def _join(on: Relevance, func: Any, tensors: Any, *rest: Any, **kwargs: Any) -> Tensor:
-    return func([on.as_constant_source(each) for each in tensors], *rest, **kwargs)
+def _join(lrp: LRPMode, func: Any, tensors: Any, *rest: Any, **kwargs: Any) -> Tensor:
+    return func([lrp.as_signal(tensor) for tensor in tensors], *rest, **kwargs)
 
 
 @rule(*variants("where"))
-def _where(on: Relevance, func: Any, condition: Tensor, a: Any, b: Any) -> Tensor:
-    shape = torch.broadcast_shapes(*(each.shape for each in (condition, a, b) if isinstance(each, Tensor)))
-    signal = next(each for each in (a, b) if is_signal(each))
-    parts = (each if isinstance(each, Tensor) else signal.new_tensor(each) for each in (a, b))
-    return func(condition, *(on.as_constant_source(each.expand(shape)) for each in parts))
+def _where(lrp: LRPMode, func: Any, condition: Tensor, a: Any, b: Any) -> Tensor:
+    shape = torch.broadcast_shapes(*(arg.shape for arg in (condition, a, b) if isinstance(arg, Tensor)))
+    signal = next(arg for arg in (a, b) if is_signal(arg))
+    branches = (arg if isinstance(arg, Tensor) else signal.new_tensor(arg) for arg in (a, b))
+    return func(condition, *(lrp.as_signal(branch.expand(shape)) for branch in branches))
 
 
 @rule(*variants("masked_fill"))
-def _masked_fill(on: Relevance, func: Any, x: Tensor, mask: Tensor, value: Any) -> Tensor:
-    if not torch.isfinite(torch.as_tensor(value)).all():  # −∞ hides places from a softmax
+def _masked_fill(lrp: LRPMode, func: Any, x: Tensor, mask: Tensor, value: Any) -> Tensor:
+    if not torch.isfinite(torch.as_tensor(value)).all():  # −∞ masks positions of a softmax
         return func(x, mask, value)
-    return on.affine(func(x, mask, value), func(torch.zeros_like(x), mask, value))
+    return lrp.affine(func(x, mask, value), func(torch.zeros_like(x), mask, value))
 
 
 @rule(Tensor.__setitem__)
-def _written(on: Relevance, func: Any, *args: Any) -> None:
-    raise UserError("LRP cannot follow what a model writes into part of a tensor: use other methods, such as gradcam")
+def _set_item(lrp: LRPMode, func: Any, *args: Any) -> None:
+    raise UserError("this model writes into part of a tensor, for which LRP has no rule: it cannot be explained")
 
 
 @rule(*variants("pad"))
-def _pad(on: Relevance, func: Any, x: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
-    out, pixels = func(x, *rest, **kwargs), getattr(x, "pixels", None)
-    out = on.affine(out, func(torch.zeros_like(x), *rest, **kwargs))
-    if pixels is not None:
-        out.pixels = Pixels(*(func(each, *rest, **kwargs) for each in pixels))  # type: ignore[attr-defined]
+def _pad(lrp: LRPMode, func: Any, x: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
+    out, pixel_input = func(x, *rest, **kwargs), getattr(x, "pixel_input", None)
+    out = lrp.affine(out, func(torch.zeros_like(x), *rest, **kwargs))
+    if pixel_input is not None:
+        out.pixel_input = PixelInput(*(func(part, *rest, **kwargs) for part in pixel_input))  # type: ignore[attr-defined]
     return out
 
 
 @rule(*variants("gru_cell"))
 def _gru_cell(
-    on: Relevance,
+    lrp: LRPMode,
     func: Any,
     x: Tensor,
     h: Tensor,
@@ -318,17 +316,18 @@ def _gru_cell(
     b_x: Tensor | None = None,
     b_h: Tensor | None = None,
 ) -> Tensor:
-    x, h = on.as_constant_source(x), on.as_constant_source(h)
-    b_x, b_h = (W.new_zeros(len(W)) if each is None else each for each in (b_x, b_h))
-    of_x, of_h = F.linear(x, W, b_x).chunk(3, dim=-1), F.linear(h, U, b_h).chunk(3, dim=-1)
-    r, z = ((each + other).detach().sigmoid() for each, other in zip(of_x[:2], of_h[:2], strict=True))
-    n = on.stabilised(of_x[2] + r * of_h[2], b_x.chunk(3)[2] + r * b_h.chunk(3)[2])
-    return on.stabilised((1 - z) * ActivationRule.apply(n, n.detach().tanh()) + z * h)
+    x, h = lrp.as_signal(x), lrp.as_signal(h)
+    b_x, b_h = (W.new_zeros(len(W)) if bias is None else bias for bias in (b_x, b_h))
+    r_x, z_x, n_x = F.linear(x, W, b_x).chunk(3, dim=-1)
+    r_h, z_h, n_h = F.linear(h, U, b_h).chunk(3, dim=-1)
+    r, z = (r_x + r_h).detach().sigmoid(), (z_x + z_h).detach().sigmoid()
+    n = lrp.epsilon_rule(n_x + r * n_h, b_x.chunk(3)[2] + r * b_h.chunk(3)[2])
+    return lrp.epsilon_rule((1 - z) * ActivationRule.apply(n, n.detach().tanh()) + z * h)
 
 
 @rule(*variants("lstm_cell"))
 def _lstm_cell(
-    on: Relevance,
+    lrp: LRPMode,
     func: Any,
     x: Tensor,
     state: tuple[Tensor, Tensor],
@@ -337,10 +336,10 @@ def _lstm_cell(
     b_x: Tensor | None = None,
     b_h: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    x, h, c = (on.as_constant_source(each) for each in (x, *state))
-    bias = sum((each for each in (b_x, b_h) if each is not None), W.new_zeros(len(W)))
+    x, h, c = (lrp.as_signal(value) for value in (x, *state))
+    bias = sum((b for b in (b_x, b_h) if b is not None), W.new_zeros(len(W)))
     i, f, _, o = (F.linear(x.detach(), W, bias) + F.linear(h.detach(), U)).sigmoid().chunk(4, dim=-1)
-    third = slice(len(W) // 2, len(W) // 4 * 3)  # the rows of g
-    g = on.stabilised(F.linear(x, W[third], bias[third]) + F.linear(h, U[third]), bias[third])
-    c = on.stabilised(f * c + i * ActivationRule.apply(g, g.detach().tanh()))
+    rows = slice(len(W) // 2, len(W) // 4 * 3)  # of g
+    g = lrp.epsilon_rule(F.linear(x, W[rows], bias[rows]) + F.linear(h, U[rows]), bias[rows])
+    c = lrp.epsilon_rule(f * c + i * ActivationRule.apply(g, g.detach().tanh()))
     return o * ActivationRule.apply(c, c.detach().tanh()), c

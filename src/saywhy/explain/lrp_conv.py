@@ -1,6 +1,6 @@
 """LRP rules of convolutions.
 
-With the inputs x_i, weights w_ij, output z_j = Σ_i x_i w_ij + b_j, and (·)⁺, (·)⁻ the positive and negative parts:
+With inputs x_i, weights w_ij, output z_j = Σ_i x_i w_ij + b_j, and (·)⁺, (·)⁻ the positive and negative parts:
 
     ε:    R_i = Σ_j x_i w_ij / (z_j + ε sign z_j) R_j
     αβ:   R_i = Σ_j (α (x_i w_ij)⁺ / z_j⁺ − β (x_i w_ij)⁻ / z_j⁻) R_j,  β = α − 1,  z_j^± = Σ_i (x_i w_ij)^± (+ b_j^±)
@@ -9,10 +9,10 @@ With the inputs x_i, weights w_ij, output z_j = Σ_i x_i w_ij + b_j, and (·)⁺
     box:  R_i = Σ_j (x_i w_ij − l_i w_ij⁺ − h_i w_ij⁻) / Σ_i (x_i w_ij − l_i w_ij⁺ − h_i w_ij⁻) R_j,  l ≤ x ≤ h
 
 (Bach et al. 2015; Montavon et al. 2017 and 2019). The α-rule of the LRP paper (eq. 21) with its α = 0 is αβ with α = 1
-and β = 0. (x w)⁺ is x⁺ w⁺ + x⁻ w⁻, so where no input is negative one transposed convolution does it.
+and β = 0. (x w)⁺ is x⁺ w⁺ + x⁻ w⁻, so one transposed convolution suffices where no input is negative.
 
-Relevance comes and goes as g = R / y (see `rules`). What does not depend on the word that is explained is computed
-once for all words: `torch.func.vmap` maps the backward pass over words, and over nothing else.
+Relevance is propagated as g = R / y (see `lrp_rules`). Everything that does not depend on the explained word is
+computed once for all words; `torch.func.vmap` maps only the backward pass over words.
 """
 
 from __future__ import annotations
@@ -26,19 +26,17 @@ from torch._C._functorch import is_batchedtensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from saywhy.explain.composites import Composite
-from saywhy.explain.lrp_rules import away_from_zero, by_row
+from saywhy.explain.lrp_rules import Composite, stabiliser, sum_per_image
 
 SMALLEST = 1e-9
-"""Keeps denominators off zero where nothing came in; what then has nowhere to go is absorbed."""
-
+"""Added to denominators that may be zero; relevance that reaches no input is absorbed."""
 
 Geometry = tuple[list[int], list[int], list[int], int]
-"""Stride, padding and dilation, down and across, and the number of groups."""
+"""Stride, padding and dilation (vertical, horizontal), and the number of groups."""
 
 
 class Layer(NamedTuple):
-    """A convolution that has run."""
+    """A convolution with its input and output."""
 
     x: Tensor
     weight: Tensor
@@ -46,94 +44,95 @@ class Layer(NamedTuple):
     z: Tensor
     geometry: Geometry
     composite: Composite
-    is_signed: bool = False  # whether some input is negative: after a ReLU none is, and half of the work falls away
+    has_negative_input: bool = False  # never after a ReLU, which halves the work
 
-    def of(self, x: Tensor, weight: Tensor) -> Tensor:
-        """The same convolution of another input by other weights, without bias."""
+    def convolve(self, x: Tensor, weight: Tensor) -> Tensor:
+        """The same convolution of another input with other weights, without bias."""
         return F.conv2d(x, weight, None, *self.geometry)
 
-    def back(self, weight: Tensor, sent: Tensor) -> Tensor:
-        """Σ_j w_ij of what the outputs send: the transposed convolution, in the memory layout of x, which is faster."""
+    def transposed(self, weight: Tensor, g: Tensor) -> Tensor:
+        """Σ_j w_ij g_j: the transposed convolution, in the memory layout of x, which is faster."""
         stride, padding, dilation, groups = self.geometry
-        given = torch.ops.aten.convolution_backward(
-            sent, self.x, weight, None, stride, padding, dilation, False, [0, 0], groups, [True, False, False]
+        gradients = torch.ops.aten.convolution_backward(
+            g, self.x, weight, None, stride, padding, dilation, False, [0, 0], groups, [True, False, False]
         )
-        return given[0]
+        return gradients[0]
 
-    def part(self, sign: int) -> Tensor:
+    def signed_sum(self, sign: int) -> Tensor:
         """Σ_i (x_i w_ij)⁺ for sign 1, Σ_i (x_i w_ij)⁻ for sign −1."""
-        above = self.of(self.x.clamp(min=0), side(self.weight, sign))
-        return above + self.of(self.x.clamp(max=0), side(self.weight, -sign)) if self.is_signed else above
+        positive_inputs = self.convolve(self.x.clamp(min=0), signed_part(self.weight, sign))
+        if not self.has_negative_input:
+            return positive_inputs
+        return positive_inputs + self.convolve(self.x.clamp(max=0), signed_part(self.weight, -sign))
 
 
-class Share(NamedTuple):
-    """A part of a rule, in terms of g'_j = factor_j g_j.
+class Term(NamedTuple):
+    """One term of a rule, with g'_j = factor_j g_j.
 
-    An input gets g_i += Σ_j w_ij g'_j, with other weights below 0 than above; rest_j g'_j, the share of bias and
-    stabiliser, is absorbed.
+    An input gets g_i += Σ_j w_ij g'_j, where positive and negative inputs may have different weights;
+    constant_j g'_j, the share of bias and stabiliser, is absorbed.
     """
 
     factor: Tensor
-    weights: tuple[Tensor, ...]  # above and below, or one for all
-    rest: Tensor | float
+    weights: tuple[Tensor, ...]  # for positive and negative inputs, or one for all
+    constant: Tensor | float
 
-    def reached(self, layer: Layer, sent: Tensor, above_zero: Tensor) -> Tensor:
-        """What g' sends to the inputs."""
+    def propagate(self, layer: Layer, g: Tensor, is_positive: Tensor) -> Tensor:
+        """The inputs' share of g'."""
         if len(self.weights) == 1:
-            return layer.back(self.weights[0], sent)
-        above, below = (layer.back(weight, sent) for weight in self.weights)
-        return torch.lerp(below, above, above_zero)  # exact at 0 and at 1, and much faster than `where`
+            return layer.transposed(self.weights[0], g)
+        positive, negative = (layer.transposed(weight, g) for weight in self.weights)
+        return torch.lerp(negative, positive, is_positive)  # exact at 0 and 1, and much faster than `where`
 
 
-Rule = Callable[[Layer], list[Share]]
+Rule = Callable[[Layer], list[Term]]
 
 
-def side(values: Tensor, sign: int) -> Tensor:
+def signed_part(values: Tensor, sign: int) -> Tensor:
     """The positive part for sign 1, the negative part for −1."""
     return values.clamp(min=0) if sign > 0 else values.clamp(max=0)
 
 
-def epsilon_rule(layer: Layer) -> list[Share]:
-    """All inputs by what they contributed."""
+def epsilon_rule(layer: Layer) -> list[Term]:
+    """Inputs in proportion to their contribution to z."""
     z, epsilon = layer.z, layer.composite.epsilon
-    size = epsilon * z.abs().mean(dim=1, keepdim=True) if layer.composite.relative else z.new_tensor(epsilon)
-    e = away_from_zero(z, size.clamp(min=SMALLEST))
-    return [Share(z / (z + e), (layer.weight,), e + layer.bias)]
+    size = epsilon * z.abs().mean(dim=1, keepdim=True) if layer.composite.relative_epsilon else z.new_tensor(epsilon)
+    e = stabiliser(z, size.clamp(min=SMALLEST))
+    return [Term(z / (z + e), (layer.weight,), e + layer.bias)]
 
 
-def alpha_beta_rule(layer: Layer) -> list[Share]:
-    """Positive contributions by α of what they are together, negative ones by −β."""
-    alpha, weight, shares = layer.composite.alpha, layer.weight, []
-    for sign, much in ((1, alpha), (-1, 1 - alpha)):
-        if much == 0:
+def alpha_beta_rule(layer: Layer) -> list[Term]:
+    """Positive contributions get α times their share of the positive sum, negative ones −β of the negative sum."""
+    alpha, weight, terms = layer.composite.alpha, layer.weight, []
+    for sign, coefficient in ((1, alpha), (-1, 1 - alpha)):
+        if coefficient == 0:
             continue
-        rest = sign * SMALLEST + (side(layer.bias, sign) if layer.composite.conv_bias else 0)
-        factor = much * layer.z / (layer.part(sign) + rest)
-        weights = side(weight, sign), side(weight, -sign)
-        shares.append(Share(factor, weights if layer.is_signed else weights[:1], rest))
-    return shares
+        constant = sign * SMALLEST + (signed_part(layer.bias, sign) if layer.composite.conv_bias else 0)
+        factor = coefficient * layer.z / (layer.signed_sum(sign) + constant)
+        weights = signed_part(weight, sign), signed_part(weight, -sign)
+        terms.append(Term(factor, weights if layer.has_negative_input else weights[:1], constant))
+    return terms
 
 
-def gamma_rule(layer: Layer) -> list[Share]:
-    """All inputs by what they contributed, and γ times as much again for those of the output's sign."""
+def gamma_rule(layer: Layer) -> list[Term]:
+    """Inputs in proportion to their contribution, increased by γ where it has the sign of the output."""
     gamma, z, weight, bias = layer.composite.gamma, layer.z, layer.weight, layer.bias * layer.composite.conv_bias
-    shares = []
-    for sign, here in ((1, z >= 0), (-1, z < 0)):
-        rest = bias + gamma * side(bias, sign) + sign * SMALLEST
-        factor = torch.where(here, z / (z - layer.bias + gamma * layer.part(sign) + rest), 0)
-        weights = tuple(weight + gamma * side(weight, each) for each in (sign, -sign))
-        shares.append(Share(factor, weights if layer.is_signed else weights[:1], rest))
-    return shares
+    terms = []
+    for sign, has_sign in ((1, z >= 0), (-1, z < 0)):
+        constant = bias + gamma * signed_part(bias, sign) + sign * SMALLEST
+        factor = torch.where(has_sign, z / (z - layer.bias + gamma * layer.signed_sum(sign) + constant), 0)
+        weights = tuple(weight + gamma * signed_part(weight, part) for part in (sign, -sign))
+        terms.append(Term(factor, weights if layer.has_negative_input else weights[:1], constant))
+    return terms
 
 
 RULES: dict[str, Rule] = {"epsilon": epsilon_rule, "alpha-beta": alpha_beta_rule, "gamma": gamma_rule}
 
 
 class Convolution(Function):
-    """A convolution and its activation that have run, x ↦ z ↦ y; backward goes relevance by the composite's rule.
+    """A convolution and the activation after it, x ↦ z ↦ y: backward applies the composite's rule.
 
-    An activation hands on what it gets, so that one function does for both, and the work of a rule is done once for
-    all words.
+    An activation passes its relevance on unchanged, so one function covers both.
     """
 
     @staticmethod
@@ -144,51 +143,50 @@ class Convolution(Function):
         bias: Tensor | None,
         z: Tensor,
         y: Tensor,
-        account: Tensor,
+        absorbed: Tensor,
         geometry: Geometry,
         composite: Composite,
     ) -> Tensor:
-        """Y unchanged."""
+        """Return y unchanged."""
         bias = z.new_zeros(1) if bias is None else bias
-        ctx.save_for_backward(x, weight, bias.view(-1, 1, 1), z, y, account)
-        ctx.how, ctx.known = (geometry, composite), None
+        ctx.save_for_backward(x, weight, bias.view(-1, 1, 1), z, y, absorbed)
+        ctx.settings, ctx.prepared = (geometry, composite), None
         return y.detach()
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        """Relevance by input, and what was absorbed."""
-        layer, shares, above_zero, account = ctx.known or Convolution.prepared(ctx)
-        if not is_batchedtensor(g):  # the next word, in a pass of its own, will find it done
-            ctx.known = layer, shares, above_zero, account
-        sent = [g * share.factor for share in shares]
-        reached = [share.reached(layer, each, above_zero) for share, each in zip(shares, sent, strict=True)]
-        absorbed = [by_row(each, account, share.rest) for share, each in zip(shares, sent, strict=True)]
-        return _total(reached), None, None, None, None, _total(absorbed), None, None
+        """Return g of the input and the absorbed relevance."""
+        layer, terms, is_positive, absorbed = ctx.prepared or Convolution.prepare(ctx)
+        if not is_batchedtensor(g):  # words in separate passes share it
+            ctx.prepared = layer, terms, is_positive, absorbed
+        scaled = [g * term.factor for term in terms]
+        inputs = [term.propagate(layer, g_term, is_positive) for term, g_term in zip(terms, scaled, strict=True)]
+        sums = [sum_per_image(g_term, absorbed, term.constant) for term, g_term in zip(terms, scaled, strict=True)]
+        return _sum(inputs), None, None, None, None, _sum(sums), None, None
 
     @staticmethod
-    def prepared(ctx: Any) -> tuple[Layer, list[Share], Tensor, Tensor]:
-        """What no word changes."""
-        x, weight, bias, z, y, account = ctx.saved_tensors
-        geometry, composite = ctx.how
-        layer = Layer(x, weight, bias, z, geometry, composite, is_signed=bool((x < 0).any()))
-        return layer, _shares(layer, y), (x > 0).to(x), account
+    def prepare(ctx: Any) -> tuple[Layer, list[Term], Tensor, Tensor]:
+        """Everything that is the same for all words."""
+        x, weight, bias, z, y, absorbed = ctx.saved_tensors
+        geometry, composite = ctx.settings
+        layer = Layer(x, weight, bias, z, geometry, composite, has_negative_input=bool((x < 0).any()))
+        return layer, _terms(layer, y), (x > 0).to(x), absorbed
 
 
-def _total(parts: list[Tensor]) -> Tensor:
+def _sum(parts: list[Tensor]) -> Tensor:
     return sum(parts[1:], parts[0])
 
 
-def _shares(layer: Layer, y: Tensor) -> list[Share]:
-    """The rule's shares, in terms of the relevance of y, which is that of z."""
-    passed = torch.where(layer.z == 0, 0, y / layer.z)
-    shares = RULES[layer.composite.convolution](layer)
-    return [share._replace(factor=share.factor * passed) for share in shares]
+def _terms(layer: Layer, y: Tensor) -> list[Term]:
+    """The rule's terms for g of y instead of z; both have the same relevance."""
+    slope = torch.where(layer.z == 0, 0, y / layer.z)
+    return [term._replace(factor=term.factor * slope) for term in RULES[layer.composite.convolution](layer)]
 
 
 class FirstConvolution(Function):
-    """As `Convolution`, by the flat or the box rule, under which a pixel of value 0 may have relevance too.
+    """The flat or box rule for the first convolution, x ↦ y, where a pixel of value 0 may have relevance.
 
-    The relevance goes to `sink`, which stands for the pixels, as it is and not by pixel.
+    Such relevance cannot be written as x · g: it is returned as the gradient of `sink`, a tensor like x.
     """
 
     @staticmethod
@@ -198,26 +196,28 @@ class FirstConvolution(Function):
         sink: Tensor,
         weight: Tensor,
         y: Tensor,
-        account: Tensor,
+        absorbed: Tensor,
         geometry: Geometry,
         composite: Composite,
-        box: tuple[Tensor, Tensor, Tensor],
+        bounds: tuple[Tensor, Tensor, Tensor],
     ) -> Tensor:
-        """Y unchanged."""
-        ctx.save_for_backward(x.detach(), weight, y, account, *box)
-        ctx.how = geometry, composite
+        """Return y unchanged; `bounds` are low, high and 1 for pixels, 0 for padding."""
+        ctx.save_for_backward(x.detach(), weight, y, absorbed, *bounds)
+        ctx.settings = geometry, composite
         return y.detach()
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        """Relevance of pixels, and what was absorbed."""
-        x, weight, y, account, low, high, there = ctx.saved_tensors
-        layer = Layer(x, weight, y.new_zeros(1), y, *ctx.how)
+        """Return the relevance of pixels and the absorbed relevance."""
+        x, weight, y, absorbed, low, high, is_pixel = ctx.saved_tensors
+        layer = Layer(x, weight, y.new_zeros(1), y, *ctx.settings)
         if layer.composite.first == "flat":
-            terms = [(there, torch.ones_like(weight))]
+            terms = [(is_pixel, torch.ones_like(weight))]
         else:
-            terms = [(x, weight), (-low.expand_as(x), side(weight, 1)), (-high.expand_as(x), side(weight, -1))]
-        below = torch.stack([layer.of(*term) for term in terms]).sum(dim=0) + SMALLEST
-        sent = g * y / below
-        given = [value * layer.back(by, sent) for value, by in terms]
-        return None, _total(given), None, None, by_row(sent, account, SMALLEST), None, None, None
+            low_term = (-low.expand_as(x), signed_part(weight, 1))
+            high_term = (-high.expand_as(x), signed_part(weight, -1))
+            terms = [(x, weight), low_term, high_term]
+        denominator = torch.stack([layer.convolve(*term) for term in terms]).sum(dim=0) + SMALLEST
+        scaled = g * y / denominator
+        relevance = [values * layer.transposed(weights, scaled) for values, weights in terms]
+        return None, _sum(relevance), None, None, sum_per_image(scaled, absorbed, SMALLEST), None, None, None

@@ -1,17 +1,17 @@
-"""The methods, and what each says of a batch of words.
+"""The explanation methods, for a batch of words.
 
 | method | pixels | earlier words |
 | --- | --- | --- |
-| `lrp` | relevance, signed | relevance, the sum over the embedding |
+| `lrp` | relevance, signed | relevance, summed over the embedding |
 | `gradcam` | ReLU of features weighted by their mean gradients | the sum of the embedding's gradients |
-| `guided-backprop` | the gradient, the encoder's ReLUs guided | the same |
-| `guided-gradcam` | the two multiplied | the same |
+| `guided-backprop` | the gradient, with guided ReLUs in the encoder | the same |
+| `guided-gradcam` | the product of the two | the same |
 | `gradient-input` | gradient × pixel | gradient × embedding, summed |
-| `attention` | α, each head and the mean | none: attention looks at the image alone |
+| `attention` | α, of each head and their mean | none: attention weights cover the image only |
 
-Of transformers the sum of an embedding's gradients is zero, and there is no weight for earlier words by it.
-
-As the LRP paper (Sun et al. 2021, section IV) defines them for captioners.
+As defined for captioners by the LRP paper (Sun et al. 2021, section IV). In transformers the sum of an embedding's
+gradients is zero, because layer normalisation removes a constant added to the embedding; methods that use this sum
+give no weights for earlier words there.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ import torch
 from torch import Tensor
 
 from saywhy.captioners.base import Captioner
-from saywhy.data.preprocess import enlarged, in_boxes
+from saywhy.data.preprocess import boxes_on_image, upsample_grid
 from saywhy.decoding.config import log_probabilities
-from saywhy.encoders.features import Features
-from saywhy.errors import UserError, closest
-from saywhy.explain.composites import Composite
-from saywhy.explain.gradients import GuidedMode, grad_cam
-from saywhy.explain.passes import Forward, Question, Relevances, run_gradients, run_relevance
+from saywhy.encoders.base import Features
+from saywhy.errors import UserError, did_you_mean
+from saywhy.explain.lrp_rules import Composite
+from saywhy.explain.passes import Forward, Relevance, Targets, run_gradients, run_lrp
+from saywhy.explain.tracing import GuidedMode
 
 METHODS = ("lrp", "gradcam", "guided-gradcam", "guided-backprop", "gradient-input", "attention")
-OVER_PLACES = ("gradcam", "attention")
-"""Methods whose maps are over places, not over pixels."""
+FEATURE_METHODS = ("gradcam", "attention")
+"""Methods whose maps are over features, not pixels."""
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """What the methods say of K words of B images.
+class Attributions:
+    """The results of the methods for K words of B images.
 
     Attributes:
-        scores: the logits, or their differences, that were explained, (B, K).
+        scores: the explained logits, or differences of logits, (B, K).
         probabilities: of the words, (B, K).
-        log_p: of every word of the vocabulary in their places, (B, K, V).
-        alpha: attention at each word, (B, K, [heads,] L).
+        log_p: of all words of the vocabulary at the words' positions, (B, K, V).
+        alpha: attention weights at each word, (B, K, [heads,] L).
         beta: the gate at each word, (B, K), or None.
-        features: what was looked at.
-        maps: by method, (K, B, S, S), or over places (K, B, [heads,] L).
-        earlier: by method, a weight for each word read, (K, B, T), `<start>` first.
-        relevances: LRP in full: the evidence budget is made of it.
+        features: of the images.
+        maps: by method, (K, B, S, S) over pixels or (K, B, [heads,] L) over features.
+        earlier_words: by method, a weight for each token of the caption, (K, B, T), `<start>` first.
+        relevance: the full result of LRP, from which the evidence budget is computed.
     """
 
     scores: Tensor
@@ -60,104 +60,122 @@ class Evidence:
     beta: Tensor | None
     features: Features
     maps: dict[str, Tensor]
-    earlier: dict[str, Tensor]
-    relevances: Relevances
+    earlier_words: dict[str, Tensor]
+    relevance: Relevance
 
 
-def known(methods: Iterable[str]) -> tuple[str, ...]:
-    """The methods, each once; a `UserError` where there is no such method."""
-    methods = methods.split(",") if isinstance(methods, str) else methods
-    methods = tuple(dict.fromkeys(each.strip() for each in methods))
-    if not methods:
-        raise UserError(f"name a method to explain with, of {', '.join(METHODS)}")
-    for each in methods:
-        if each not in METHODS:
-            raise UserError(f"unknown method {each!r}: {closest(each, METHODS)}")
-    return methods
+def parse_methods(methods: str | Iterable[str]) -> tuple[str, ...]:
+    """Names of methods, each once; an unknown name raises a `UserError`.
+
+    >>> parse_methods("lrp,attention")
+    ('lrp', 'attention')
+    """
+    names = methods.split(",") if isinstance(methods, str) else methods
+    names = tuple(dict.fromkeys(name.strip() for name in names))
+    if not names:
+        raise UserError(f"name at least one method, of {', '.join(METHODS)}")
+    for name in names:
+        if name not in METHODS:
+            raise UserError(f"unknown method {name!r}: {did_you_mean(name, METHODS)}")
+    return names
 
 
-def explain(
+def attribute(
     captioner: Captioner,
     pixels: Tensor,
     boxes: Tensor | None,
-    question: Question,
+    targets: Targets,
     methods: Sequence[str],
     composite: Composite,
-    chunk: int,
+    words_per_pass: int | None = None,
     to_pixels: bool = True,
-    refuse: bool = True,
-) -> Evidence:
+    check: bool = True,
+) -> Attributions:
     """Explain K words of each of B images (B, 3, S, S).
 
-    LRP always runs: the budget comes from it. `chunk` words go back at a time. Without `to_pixels` nothing goes back
-    through the encoder: earlier words, budgets and maps over places are the same, maps over pixels are left out.
-    Books that do not balance are refused, unless `refuse` is off.
+    LRP always runs, because the evidence budget is computed from it. `words_per_pass` words share a backward pass: by
+    default one on a CPU and 16 on a GPU. Without `to_pixels` there is no backward pass through the encoder: earlier
+    words, budgets and maps over features are the same, maps over pixels are omitted. With `check`, relevance that is
+    not conserved raises a `UserError`.
     """
-    forward, relevances = run_relevance(captioner, pixels, boxes, question, composite, chunk, to_pixels, refuse)
-    forward = forward.detached()  # its graph is large, and gradients have one of their own
-    alpha = question.at_places(forward.attention.alpha).cpu()
+    words_per_pass = words_per_pass or (1 if pixels.device.type == "cpu" else 16)
+    forward, relevance = run_lrp(captioner, pixels, boxes, targets, composite, words_per_pass, to_pixels, check)
+    forward = forward.detached()  # frees a large graph; the gradient methods build their own
+    alpha = targets.at_positions(forward.attention.alpha).cpu()
     maps: dict[str, Tensor] = {}
-    earlier = {"lrp": relevances.said}
+    earlier_words = {"lrp": relevance.tokens}
     if "lrp" in methods and (to_pixels or pixels.ndim < 4):
-        maps["lrp"] = relevances.places if relevances.pixels is None else relevances.pixels
+        maps["lrp"] = relevance.features if relevance.pixels is None else relevance.pixels
     if "attention" in methods:
         maps["attention"] = alpha.transpose(0, 1)
     if set(methods) - {"lrp", "attention"}:
-        there = run_gradients(captioner, pixels, boxes, question, chunk, to_pixels)
-        _gradients(*there, methods, maps, earlier, to_pixels, sums_tell=not captioner.propagates_through_attention)
-    log_p = log_probabilities(question.at_places(forward.logits))
-    p = log_p.gather(-1, question.words.unsqueeze(-1)).squeeze(-1).exp().cpu()
-    log_p = log_p.cpu()
-    beta = None if forward.attention.beta is None else question.at_places(forward.attention.beta).cpu()
+        gradient_pass, mode = run_gradients(captioner, pixels, boxes, targets, words_per_pass, to_pixels)
+        g, g_embedded, _ = gradient_pass.decoder_gradients()
+        is_sum_zero = captioner.propagates_through_attention
+        earlier_words |= _earlier_word_gradients(gradient_pass, g_embedded, methods, is_sum_zero)
+        maps |= _gradient_maps(gradient_pass, mode, g, methods, to_pixels)
+    log_p = log_probabilities(targets.at_positions(forward.logits))
+    p = log_p.gather(-1, targets.words.unsqueeze(-1)).squeeze(-1).exp().cpu()
+    beta = None if forward.attention.beta is None else targets.at_positions(forward.attention.beta).cpu()
     ordered = {method: maps[method] for method in methods if method in maps}
-    return Evidence(forward.scores.cpu(), p, log_p, alpha, beta, forward.features, ordered, earlier, relevances)
+    return Attributions(
+        forward.scores.cpu(), p, log_p.cpu(), alpha, beta, forward.features, ordered, earlier_words, relevance
+    )
 
 
-def _gradients(
-    forward: Forward,
-    mode: GuidedMode,
-    methods: Sequence[str],
-    maps: dict[str, Tensor],
-    earlier: dict[str, Tensor],
-    to_pixels: bool,
-    sums_tell: bool,
-) -> None:
-    """Fill in the maps and weights of the gradient methods.
+def _earlier_word_gradients(
+    forward: Forward, g_embedded: Sequence[Tensor], methods: Sequence[str], is_sum_zero: bool
+) -> dict[str, Tensor]:
+    """The gradient methods' weights of tokens, from the gradients of their embeddings."""
+    weights = {}
+    if not is_sum_zero:
+        sums = forward.per_token(g_embedded)
+        weights = {method: sums for method in methods if method in ("gradcam", "guided-gradcam", "guided-backprop")}
+    if "gradient-input" in methods:
+        pairs = zip(g_embedded, forward.embedded, strict=True)
+        weights["gradient-input"] = forward.per_token([g * E.detach() for g, E in pairs])
+    return weights
 
-    A transformer's layer norm takes a constant off again that is added to an embedding, so the sum of an embedding's
-    gradients is zero and tells nothing: such a captioner has no weights for words by these methods.
-    """
+
+def _gradient_maps(
+    forward: Forward, mode: GuidedMode, g: Tensor, methods: Sequence[str], to_pixels: bool
+) -> dict[str, Tensor]:
+    """The gradient methods' maps, from the gradients g (K, B, L, D) of features."""
     vectors, x, has_pixels = forward.features.vectors, forward.x, forward.x.ndim == 4
-    g, of_embedded, _ = forward.from_words()
-    if sums_tell:
-        plain = forward.by_word(of_embedded)
-        earlier |= {method: plain for method in methods if method in ("gradcam", "guided-gradcam", "guided-backprop")}
+    channels = 2 if has_pixels else -1
     cam = grad_cam(vectors, g)  # (K, B, L)
-    maps["gradcam"] = cam
-    if "gradient-input" in methods:
-        pairs = zip(of_embedded, forward.embedded, strict=True)
-        earlier["gradient-input"] = forward.by_word([each * E.detach() for each, E in pairs])
+    maps = {"gradcam": cam}
     if has_pixels and not to_pixels:
-        return
+        return maps
     if "gradient-input" in methods:
-        gx = forward.traced(vectors, (x,), g)[0] if has_pixels else g
-        maps["gradient-input"] = (gx * x.detach()).sum(dim=2 if has_pixels else -1)
-    if not {"guided-backprop", "guided-gradcam"} & set(methods):
-        return
-    with mode.guided():
-        gx = forward.traced(vectors, (x,), g)[0] if has_pixels else g
-    guided = gx.sum(dim=2 if has_pixels else -1)  # (K, B, S, S), or (K, B, L) of given features
-    maps["guided-backprop"] = guided
-    maps["guided-gradcam"] = guided * (_over_pixels(cam, forward) if has_pixels else cam)
+        g_x = forward.gradients(vectors, (x,), g)[0] if has_pixels else g
+        maps["gradient-input"] = (g_x * x.detach()).sum(dim=channels)
+    if {"guided-backprop", "guided-gradcam"} & set(methods):
+        with mode.guided():
+            g_x = forward.gradients(vectors, (x,), g)[0] if has_pixels else g
+        guided = g_x.sum(dim=channels)  # (K, B, S, S), or (K, B, L) of precomputed features
+        maps["guided-backprop"] = guided
+        maps["guided-gradcam"] = guided * (_over_pixels(cam, forward) if has_pixels else cam)
+    return maps
+
+
+def grad_cam(vectors: Tensor, g: Tensor) -> Tensor:
+    """Grad-CAM over features (B, L, D) with gradients (K, B, L, D): (K, B, L), not negative.
+
+    Selvaraju et al. 2017 (https://arxiv.org/abs/1610.02391): ReLU(Σ_d w_d a_d), w_d the mean gradient of channel d.
+    """
+    weights = g.mean(dim=2)  # (K, B, D)
+    return torch.einsum("kbd,bld->kbl", weights, vectors.detach()).clamp(min=0)
 
 
 def _over_pixels(cam: Tensor, forward: Forward) -> Tensor:
-    """A map over places on the encoder's square, (K, B, S, S)."""
+    """A map over features (K, B, L), enlarged to the encoder's input (K, B, S, S)."""
     grid, S = forward.features.grid, forward.x.shape[-1]
     if grid is not None:
-        return torch.from_numpy(enlarged(cam.unflatten(-1, grid).cpu().numpy(), S)).to(cam)
+        return torch.from_numpy(upsample_grid(cam.unflatten(-1, grid).cpu().numpy(), S)).to(cam)
     assert forward.features.boxes is not None
     boxes = forward.features.boxes.float().cpu().numpy()  # (B, L, 4)
-    rows = [zip(of_word, boxes, strict=True) for of_word in cam.cpu().numpy()]
-    squares = [[in_boxes(values, where, (S, S), (0, 0, S, S)) for values, where in row] for row in rows]
-    return torch.from_numpy(np.array(squares)).to(cam)
+    size, crop = (S, S), (0, 0, S, S)
+    words = [zip(word_cam, boxes, strict=True) for word_cam in cam.cpu().numpy()]
+    maps = [[boxes_on_image(values, image_boxes, size, crop) for values, image_boxes in word] for word in words]
+    return torch.from_numpy(np.array(maps)).to(cam)

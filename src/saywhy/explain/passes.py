@@ -1,8 +1,8 @@
-"""One forward pass and backward passes for all words at once.
+"""One forward pass and the backward passes of all words.
 
-A `Question` asks about K words of each of B images. The encoder and the decoder run forward once; what then goes
-backward, gradients or relevance, has a further axis of words in front, (K, B, …), over which `torch.func.vmap` maps the
-pass. All are taken in two halves: from logits to features and word embeddings, and from features to pixels.
+`Targets` name K words of each of B images. The encoder and the decoder run forward once; the backward passes, of
+gradients or relevance, have a leading axis of words, (K, B, …), over which `torch.func.vmap` maps them. Each pass has
+two halves: from logits to features and word embeddings, and from features to pixels.
 """
 
 from __future__ import annotations
@@ -13,64 +13,95 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from saywhy.captioners.base import Attention, Captioner
-from saywhy.encoders.features import Features
+from saywhy.data.vocabulary import PAD, Vocabulary
+from saywhy.encoders.base import Features
 from saywhy.errors import UserError
-from saywhy.explain.composites import Composite
-from saywhy.explain.gradients import GradientMode, GuidedMode
-from saywhy.explain.lrp import Pixels, Relevance
-from saywhy.explain.tracing import now
+from saywhy.explain.lrp import LRPMode, PixelInput
+from saywhy.explain.lrp_rules import Composite
+from saywhy.explain.tracing import GradientMode, GuidedMode, current
 
 TOLERANCE = 1e-2
-"""How far books may be off, by max(1, |logit|), before an explanation is refused; rounding makes 1e-4 of it."""
-UNUSED: Any = {"allow_unused": True, "materialize_grads": True}  # what an input had no part in has gradient 0
+"""Largest error of conservation, relative to max(1, |logit|); rounding causes about 1e-4."""
+UNUSED: Any = {"allow_unused": True, "materialize_grads": True}  # an input without influence has gradient 0
 
 
 @dataclass(frozen=True)
-class Question:
-    """Which words are to be explained.
+class Targets:
+    """The words of a batch that are explained.
 
     Attributes:
-        said: the captions, (B, T) from `<start>` on, padded.
-        places: how many words were said before each word in question, `<start>` not counted, (B, K).
-        words: the words in question, (B, K).
-        instead: the words they are held against, (B, K), −1 for none.
+        tokens: the captions, (B, T) from `<start>` on, padded.
+        positions: the number of words before each target, `<start>` not counted, (B, K).
+        words: the targets, (B, K), padded with `<pad>`.
+        contrast: the words whose logits are subtracted, (B, K), −1 for none.
+        labels: the targets of each image as strings, not padded.
     """
 
-    said: Tensor
-    places: Tensor
+    tokens: Tensor
+    positions: Tensor
     words: Tensor
-    instead: Tensor
+    contrast: Tensor
+    labels: Sequence[Sequence[str]] = ()
+
+    @classmethod
+    def of_captions(
+        cls,
+        captions: Sequence[Sequence[str]],
+        positions: Sequence[Sequence[int]] | None,
+        vocabulary: Vocabulary,
+        device: torch.device,
+        word: str | None = None,
+        contrast: str | None = None,
+    ) -> Targets:
+        """The words of captions at these positions, or all of them; `word` is the target at every position instead."""
+        positions = [range(len(caption)) for caption in captions] if positions is None else positions
+        pairs = zip(captions, positions, strict=True)
+        labels = [[word or caption[position] for position in row] for caption, row in pairs]
+
+        def padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
+            tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
+            return pad_sequence(tensors, batch_first=True, padding_value=value).to(device)
+
+        words = padded([[vocabulary.ids[label] for label in row] for row in labels], PAD)
+        return cls(
+            tokens=padded([vocabulary.encode(caption)[:-1] for caption in captions], PAD),
+            positions=padded([list(row) for row in positions], 0),
+            words=words,
+            contrast=torch.full_like(words, -1 if contrast is None else vocabulary.ids[contrast]),
+            labels=labels,
+        )
 
     def scores(self, logits: Tensor) -> Tensor:
-        """The numbers that are explained, (B, K): logits (B, T, V) of the words, less those of the others."""
-        there = logits.gather(1, self.places.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))  # (B, K, V)
-        wanted = there.gather(-1, self.words.unsqueeze(-1)).squeeze(-1)
-        other = there.gather(-1, self.instead.clamp(min=0).unsqueeze(-1)).squeeze(-1)
-        return wanted - other * (self.instead >= 0)
+        """The explained numbers (B, K): logits of the targets less those of the contrast; from logits (B, T, V)."""
+        rows = logits.gather(1, self.positions.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))  # (B, K, V)
+        target = rows.gather(-1, self.words.unsqueeze(-1)).squeeze(-1)
+        contrast = rows.gather(-1, self.contrast.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+        return target - contrast * (self.contrast >= 0)
 
-    def at_places(self, values: Tensor) -> Tensor:
-        """Of values (B, T, …), those at the places in question, (B, K, …)."""
+    def at_positions(self, values: Tensor) -> Tensor:
+        """The values (B, K, …) at the targets' positions, of values (B, T, …)."""
         rows = torch.arange(len(values), device=values.device).unsqueeze(1)
-        return values[rows, self.places]
+        return values[rows, self.positions]
 
 
 @dataclass(frozen=True)
 class Forward:
-    """A pass that has run forward: what is explained, and all that it can be traced to."""
+    """The results of a forward pass, from which backward passes start."""
 
-    question: Question
+    targets: Targets
     logits: Tensor  # (B, T, V)
     scores: Tensor  # (B, K)
     attention: Attention
     features: Features
     embedded: Sequence[Tensor]
-    x: Tensor  # normalised pixels (B, 3, S, S), or given vectors (B, R, D)
-    chunk: int
+    x: Tensor  # normalised pixels (B, 3, S, S), or precomputed vectors (B, R, D)
+    words_per_pass: int
 
     def detached(self) -> Forward:
-        """The same numbers, without the graph that led to them."""
+        """The same values without their graph."""
         beta = None if self.attention.beta is None else self.attention.beta.detach()
         return replace(
             self,
@@ -82,37 +113,37 @@ class Forward:
             x=self.x.detach(),
         )
 
-    def traced(self, outputs: Tensor, inputs: Sequence[Tensor], g: Tensor) -> tuple[Tensor, ...]:
-        """The gradients (K, …) of inputs, for gradients g (K, …) of outputs; zeros where there is no way."""
+    def gradients(self, outputs: Tensor, inputs: Sequence[Tensor], g: Tensor) -> tuple[Tensor, ...]:
+        """Gradients (K, …) of the inputs for gradients g (K, …) of the outputs; zeros for inputs without influence."""
 
-        def back(one: Tensor) -> tuple[Tensor, ...]:
-            return torch.autograd.grad(outputs, list(inputs), one, retain_graph=True, **UNUSED)
+        def backward(g_word: Tensor) -> tuple[Tensor, ...]:
+            return torch.autograd.grad(outputs, list(inputs), g_word, retain_graph=True, **UNUSED)
 
-        def alone(one: Tensor) -> tuple[Tensor, ...]:  # the same; torch loads sympy when it is given gradients
+        def backward_of_sum(g_word: Tensor) -> tuple[Tensor, ...]:  # the same; torch imports sympy for the other
             with torch.enable_grad():
-                return torch.autograd.grad((outputs * one).sum(), list(inputs), retain_graph=True, **UNUSED)
+                return torch.autograd.grad((outputs * g_word).sum(), list(inputs), retain_graph=True, **UNUSED)
 
-        if self.chunk == 1:
-            return tuple(torch.stack(each) for each in zip(*map(alone, g), strict=True))
-        return torch.func.vmap(back, chunk_size=self.chunk)(g)
+        if self.words_per_pass == 1:
+            return tuple(torch.stack(gradient) for gradient in zip(*map(backward_of_sum, g), strict=True))
+        return torch.func.vmap(backward, chunk_size=self.words_per_pass)(g)
 
-    def from_words(self, *accounts: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """Gradients of the features (K, B, L, D), of the embeddings, and of accounts (K, B)."""
+    def decoder_gradients(self, *leaves: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """Gradients of the scores: of features (K, B, L, D), of embeddings, and of further leaves (K, B)."""
         K = self.scores.shape[1]
-        one = torch.eye(K, dtype=self.scores.dtype, device=self.scores.device)
-        g = one.unsqueeze(1).expand(K, *self.scores.shape)
-        inputs = [self.features.vectors, *self.embedded, *accounts]
-        of_vectors, *others = self.traced(self.scores, inputs, g)
-        return of_vectors, others[: len(self.embedded)], others[len(self.embedded) :]
+        one_hot = torch.eye(K, dtype=self.scores.dtype, device=self.scores.device)
+        g = one_hot.unsqueeze(1).expand(K, *self.scores.shape)
+        inputs = [self.features.vectors, *self.embedded, *leaves]
+        g_vectors, *others = self.gradients(self.scores, inputs, g)
+        return g_vectors, others[: len(self.embedded)], others[len(self.embedded) :]
 
-    def by_word(self, of_embedded: Sequence[Tensor]) -> Tensor:
-        """Numbers of each word that was read, (K, B, T), from numbers of each number of its embedding."""
-        sums = [each.detach().sum(dim=-1) for each in of_embedded]  # (K, B, T), or (K, rows, 1) word by word
+    def per_token(self, values: Sequence[Tensor]) -> Tensor:
+        """Sums over the embedding axis, (K, B, T), of values shaped like the embeddings with a leading axis K."""
+        sums = [part.detach().sum(dim=-1) for part in values]  # one (K, B, T), or one (K, rows, 1) per step
         if sums[0].ndim == 3 and len(sums) == 1:
             return sums[0]
-        out = sums[0].new_zeros(sums[0].shape[0], *self.question.said.shape)
-        for t, each in enumerate(sums):
-            out[:, : each.shape[1], t] = each
+        out = sums[0].new_zeros(sums[0].shape[0], *self.targets.tokens.shape)
+        for t, part in enumerate(sums):
+            out[:, : part.shape[1], t] = part
         return out
 
 
@@ -120,121 +151,140 @@ def run_gradients(
     captioner: Captioner,
     pixels: Tensor,
     boxes: Tensor | None,
-    question: Question,
-    chunk: int,
+    targets: Targets,
+    words_per_pass: int,
     to_pixels: bool = True,
 ) -> tuple[Forward, GuidedMode]:
-    """The model forward, ready for gradients, plain or guided."""
+    """A forward pass for gradients; the returned mode can guide them in the encoder."""
     x = captioner.encoder.normalise(pixels).detach().requires_grad_(to_pixels)
-    encoding, decoding = GuidedMode(), GradientMode()
+    encoder_mode, decoder_mode = GuidedMode(), GradientMode()
     with torch.enable_grad():
         if to_pixels:
-            with encoding:
-                features = _now(captioner.encoder.encode_normalised(x, boxes))
+            with encoder_mode:
+                features = _current_features(captioner.encoder.encode_normalised(x, boxes))
         else:
-            features = _annotations(captioner, x, boxes)
-        with decoding:
-            logits, attention = captioner(features, question.said)
-            logits = now(logits)
-        scores = question.scores(logits)
-    return Forward(question, logits, scores, attention, features, decoding.embedded, x, chunk), encoding
+            features = _detached_features(captioner, x, boxes)
+        with decoder_mode:
+            logits, attention = captioner(features, targets.tokens)
+            logits = current(logits)
+        scores = targets.scores(logits)
+    forward = Forward(targets, logits, scores, attention, features, decoder_mode.embedded, x, words_per_pass)
+    return forward, encoder_mode
 
 
 @dataclass(frozen=True)
-class Relevances:
+class Relevance:
     """LRP of K words of B images.
 
     Attributes:
-        pixels: relevance of the encoder's input summed over channels, (K, B, S, S); None for given features, and
-            where relevance was followed no further than features.
-        places: of features, summed over their numbers, (K, B, L).
-        said: of the words read, (K, B, T), `<start>` first.
-        start: of constant initial states, (K, B).
-        absorbed: by the decoder's biases and stabilisers, (K, B).
-        absorbed_by_encoder: by the encoder's, of what reached the features, (K, B).
+        pixels: of the encoder's input, summed over channels, (K, B, S, S); None for precomputed features, and where
+            relevance was propagated to features only.
+        features: of features, summed over their channels, (K, B, L).
+        tokens: of the caption's tokens, (K, B, T), `<start>` first.
+        initial_state: of constant initial states, (K, B).
+        absorbed: by biases and stabilisers of the decoder, (K, B).
+        absorbed_by_encoder: the part of the features' relevance absorbed by those of the encoder, (K, B).
     """
 
     pixels: Tensor | None
-    places: Tensor
-    said: Tensor
-    start: Tensor
+    features: Tensor
+    tokens: Tensor
+    initial_state: Tensor
     absorbed: Tensor
     absorbed_by_encoder: Tensor
 
     def image_share(self) -> Tensor:
-        """How much of the evidence was the image's, (K, B); as `Budget.share`."""
-        image, start = self.places.sum(dim=-1), self.said[..., 0] + self.start
-        words = self.said[..., 1:].sum(dim=-1)
-        evidence = image.abs() + words.abs() + start.abs()
+        """The image's share of the evidence, (K, B), as `Budget.image_share`."""
+        image, initial_state = self.features.sum(dim=-1), self.tokens[..., 0] + self.initial_state
+        earlier_words = self.tokens[..., 1:].sum(dim=-1)
+        evidence = image.abs() + earlier_words.abs() + initial_state.abs()
         return torch.where(evidence > 0, image / evidence.clamp(min=1e-30), 0.0)
 
-    def check_conservation(self, scores: Tensor) -> None:
-        """Raise a `UserError` where the parts of scores (K, B) do not add up: a model that rules misunderstand."""
-        image = self.places.sum(dim=-1)
-        off = (image + self.said.sum(dim=-1) + self.start + self.absorbed - scores).abs()
+    def check_conservation(self, scores: Tensor, labels: Sequence[Sequence[str]] = ()) -> None:
+        """Raise a `UserError` where the parts of the scores (K, B) do not sum to them, or are not finite."""
+        image = self.features.sum(dim=-1)
+        parts = image + self.tokens.sum(dim=-1) + self.initial_state + self.absorbed
+        _check_sums(parts, scores, scores, "logit", labels)
         if self.pixels is not None:
-            off = torch.maximum(off, (self.pixels.sum(dim=(2, 3)) + self.absorbed_by_encoder - image).abs())
-        if (off > TOLERANCE * scores.abs().clamp(min=1)).any():
-            raise UserError("the books of this model do not balance: LRP cannot follow it; use other methods")
+            parts = self.pixels.sum(dim=(2, 3)) + self.absorbed_by_encoder
+            _check_sums(parts, image, scores, "relevance of the image features", labels)
 
 
-def run_relevance(
+def _check_sums(parts: Tensor, totals: Tensor, scores: Tensor, name: str, labels: Sequence[Sequence[str]]) -> None:
+    error = (parts - totals).abs() / scores.abs().clamp(min=1)  # (K, B)
+    is_conserved = error <= TOLERANCE  # False for NaN
+    if is_conserved.all():
+        return
+    k, b = (~is_conserved).nonzero()[0].tolist()
+    word = f" (word {labels[b][k]!r})" if b < len(labels) and k < len(labels[b]) else ""
+    total, expected = float(parts[k, b]), float(totals[k, b])
+    raise UserError(
+        f"relevance is not conserved: parts sum to {total:.4g}, {name} is {expected:.4g}{word}; "
+        "LRP cannot explain this model's functions or weights"
+    )
+
+
+def run_lrp(
     captioner: Captioner,
     pixels: Tensor,
     boxes: Tensor | None,
-    question: Question,
+    targets: Targets,
     composite: Composite,
-    chunk: int,
+    words_per_pass: int,
     to_pixels: bool = True,
-    refuse: bool = True,
-) -> tuple[Forward, Relevances]:
-    """Relevance of the words in question, from their logits down to pixels, or to features alone.
+    check: bool = True,
+) -> tuple[Forward, Relevance]:
+    """Relevance of the targets' logits, propagated to pixels, or to features only.
 
-    Books that do not balance are refused unless that is not asked for.
+    With `check`, relevance that is not conserved raises a `UserError`.
     """
     x = captioner.encoder.normalise(pixels).detach().requires_grad_(to_pixels)
     sink = torch.zeros_like(x, requires_grad=True)
     if x.ndim == 4:
-        ends = [captioner.encoder.normalise(torch.full_like(pixels[:1], edge)).expand_as(x) for edge in (0, 255)]
-        x.pixels = Pixels(sink, torch.minimum(*ends), torch.maximum(*ends), torch.ones_like(x))  # type: ignore[attr-defined]
-    encoding = Relevance(composite, x, attention="attnlrp")
+        ends = [captioner.encoder.normalise(torch.full_like(pixels[:1], value)).expand_as(x) for value in (0, 255)]
+        bounds = torch.minimum(*ends), torch.maximum(*ends)
+        x.pixel_input = PixelInput(sink, *bounds, torch.ones_like(x))  # type: ignore[attr-defined]
+    encoder_mode = LRPMode(composite, x, attention="attnlrp")
     if to_pixels:
-        with torch.enable_grad(), encoding:
-            features = _now(captioner.encoder.encode_normalised(x, boxes))
+        with torch.enable_grad(), encoder_mode:
+            features = _current_features(captioner.encoder.encode_normalised(x, boxes))
     else:
-        features = _annotations(captioner, x, boxes)
-    decoding = Relevance(composite, x, attention="attnlrp" if captioner.propagates_through_attention else "constant")
-    with torch.enable_grad(), decoding:
-        logits, attention = captioner(features, question.said)
-        logits = now(logits)
+        features = _detached_features(captioner, x, boxes)
+    decoder_mode = LRPMode(composite, x, attention="attnlrp" if captioner.propagates_through_attention else "constant")
+    with torch.enable_grad(), decoder_mode:
+        logits, attention = captioner(features, targets.tokens)
+        logits = current(logits)
     with torch.enable_grad():
-        scores = question.scores(logits)
-    forward = Forward(question, logits, scores, attention, features, decoding.embedded, x, chunk)
-    relevances = _relevances(forward, encoding if to_pixels else None, decoding, sink)
-    if refuse and captioner.isolated_head is None:  # of one head alone, books have no reason to balance
-        relevances.check_conservation(scores.detach().cpu().T)
-    return forward, relevances
+        scores = targets.scores(logits)
+    forward = Forward(targets, logits, scores, attention, features, decoder_mode.embedded, x, words_per_pass)
+    relevance = _relevance(forward, encoder_mode if to_pixels else None, decoder_mode, sink)
+    if check and captioner.isolated_head is None:  # relevance of one head alone is not conserved
+        relevance.check_conservation(scores.detach().cpu().T, targets.labels)
+    return forward, relevance
 
 
-def _annotations(captioner: Captioner, x: Tensor, boxes: Tensor | None) -> Features:
-    """What the encoder says of x, with no way back to it."""
+def _detached_features(captioner: Captioner, x: Tensor, boxes: Tensor | None) -> Features:
+    """The encoder's features of x, without a graph back to x."""
     with torch.no_grad():
         features = captioner.encoder.encode_normalised(x, boxes)
     return replace(features, vectors=features.vectors.detach().clone().requires_grad_())
 
 
-def _now(features: Features) -> Features:
-    return replace(features, vectors=now(features.vectors))
+def _current_features(features: Features) -> Features:
+    return replace(features, vectors=current(features.vectors))
 
 
-def _relevances(forward: Forward, encoding: Relevance | None, decoding: Relevance, sink: Tensor) -> Relevances:
+def _relevance(forward: Forward, encoder_mode: LRPMode | None, decoder_mode: LRPMode, sink: Tensor) -> Relevance:
     vectors, x = forward.features.vectors, forward.x
-    g, of_embedded, (absorbed, start) = forward.from_words(decoding.absorbed, decoding.start)
-    R = g * vectors.detach()  # (K, B, L, D)
-    said = forward.by_word([each * E.detach() for each, E in zip(of_embedded, forward.embedded, strict=True)])
-    of_pixels, lost = None, torch.zeros_like(absorbed)
-    if x.ndim == 4 and encoding is not None:
-        gx, at_sink, *lost_by = forward.traced(vectors, (x, sink, encoding.absorbed, encoding.start), g)
-        of_pixels, lost = (gx * x.detach() + at_sink).sum(dim=2), lost_by[0] + lost_by[1]
-    found = (of_pixels, R.sum(dim=-1), said, start, absorbed, lost)
-    return Relevances(*(None if each is None else each.detach().cpu() for each in found))  # type: ignore[arg-type]
+    leaves = (decoder_mode.absorbed, decoder_mode.initial_state)
+    g, g_embedded, (absorbed, initial_state) = forward.decoder_gradients(*leaves)
+    features = (g * vectors.detach()).sum(dim=-1)  # (K, B, L)
+    pairs = zip(g_embedded, forward.embedded, strict=True)
+    tokens = forward.per_token([g_word * E.detach() for g_word, E in pairs])
+    pixels, absorbed_by_encoder = None, torch.zeros_like(absorbed)
+    if x.ndim == 4 and encoder_mode is not None:
+        inputs = (x, sink, encoder_mode.absorbed, encoder_mode.initial_state)
+        g_x, at_sink, by_biases, by_constants = forward.gradients(vectors, inputs, g)
+        pixels, absorbed_by_encoder = (g_x * x.detach() + at_sink).sum(dim=2), by_biases + by_constants
+    parts = (pixels, features, tokens, initial_state, absorbed, absorbed_by_encoder)
+    return Relevance(*(None if part is None else part.detach().cpu() for part in parts))  # type: ignore[arg-type]

@@ -1,129 +1,247 @@
-"""Which words of a caption are to be explained, in a user's words."""
+"""From a request to explanations, for a batch of images."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
+from saywhy.captioners.base import Captioner
+from saywhy.data.regions import has_area
 from saywhy.data.tokenizer import tokenize
-from saywhy.data.vocabulary import MARKERS, PAD, Vocabulary
+from saywhy.data.vocabulary import MARKERS, Vocabulary
+from saywhy.decoding.config import log_probabilities
 from saywhy.errors import UserError
-from saywhy.explain.passes import Question
+from saywhy.explain.explanation import Budget, Explanation, WordExplanation
+from saywhy.explain.lrp_rules import DEFAULT, Composite
+from saywhy.explain.lrp_rules import composite as named_composite
+from saywhy.explain.methods import FEATURE_METHODS, METHODS, Attributions, attribute, parse_methods
+from saywhy.explain.passes import Targets
+
+EstimateRisk = Callable[[Captioner, Attributions, Targets], list[list[float | None]]]
+"""Gives the hallucination risk of each target of each image, None for words that are not object words."""
 
 
 @dataclass(frozen=True)
-class Ask:
-    """What a user asks of every image, in words that the model knows; `Model.explanations` says what each means."""
-
-    caption: tuple[str, ...] | None = None
-    word: str | None = None
-    at: int | None = None
-    instead: str | None = None
-
-    @classmethod
-    def read(
-        cls,
-        vocabulary: Vocabulary,
-        most: int,
-        caption: str | None = None,
-        word: str | None = None,
-        at: int | None = None,
-        instead: str | None = None,
-    ) -> Ask:
-        """What was typed, for a model of this vocabulary that says at most so many words; else a `UserError`."""
-        tokens = None if caption is None else caption_words(caption, vocabulary, most)
-        word, instead = (None if each is None else known_word(each, vocabulary) for each in (word, instead))
-        if at is not None and not 1 <= at <= most:
-            raise UserError(f"there is no word {at}: this model says at most {most} words, the first is word 1")
-        if tokens is not None:
-            in_question(tokens, word, at, instead)
-        if instead is not None and word == instead:
-            raise _same(instead)
-        return cls(tokens, word, at, instead)
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What is asked of one caption.
+class ExplanationRequest:
+    """What to explain of every image, and how; `parse` validates it.
 
     Attributes:
-        tokens: the words of the caption.
-        places: where each word in question stands, or would stand.
-        words: the words in question.
+        caption: explain this caption; None for the model's own.
+        word: explain this word only, at the positions where the caption has it, else at the likeliest one.
+        position: explain the word at this position only, counted from 1; with `word`, as if that word stood there.
+        contrast: explain the difference between the word's logit and that of this other word.
+        methods: names of the methods.
+        composite: the rules of LRP.
     """
 
-    tokens: tuple[str, ...]
-    places: tuple[int, ...]
-    words: tuple[str, ...]
+    caption: tuple[str, ...] | None
+    word: str | None
+    position: int | None
+    contrast: str | None
+    methods: tuple[str, ...]
+    composite: Composite
+
+    @classmethod
+    def parse(
+        cls,
+        vocabulary: Vocabulary,
+        max_words: int,
+        *,
+        caption: str | None = None,
+        word: str | None = None,
+        position: int | None = None,
+        contrast: str | None = None,
+        methods: str | Iterable[str] = METHODS,
+        composite: str | Composite = DEFAULT,
+    ) -> ExplanationRequest:
+        """A request in the user's text, for a model with this vocabulary and longest caption; else a `UserError`."""
+        tokens = None if caption is None else parse_caption(caption, vocabulary, max_words)
+        word = None if word is None else known_word(word, vocabulary)
+        contrast = None if contrast is None else known_word(contrast, vocabulary)
+        if position is not None and not 1 <= position <= max_words:
+            raise UserError(f"position {position} is out of range: captions have at most {max_words} words, from 1 on")
+        composite = named_composite(composite) if isinstance(composite, str) else composite
+        request = cls(tokens, word, position, contrast, parse_methods(methods), composite)
+        if contrast is not None and word == contrast:
+            raise _same_word(contrast)
+        if tokens is not None:
+            request.check(tokens)
+        return request
+
+    def check(self, caption: Sequence[str]) -> None:
+        """Raise a `UserError` where this caption cannot be explained as requested."""
+        self.positions(caption)
+
+    def positions(self, caption: Sequence[str]) -> tuple[int, ...] | None:
+        """The positions (from 0) of the words of a caption to explain.
+
+        None where the word is not in the caption and no position is requested: the model then has to find the
+        likeliest one. A `UserError` where the caption has no such position, or no word other than the contrast.
+        """
+        if self.position is not None:
+            if self.position > len(caption):
+                raise UserError(f"no word {self.position} in {' '.join(caption)!r}: it has {len(caption)} words")
+            positions = [self.position - 1]
+        elif self.word is None:
+            positions = [i for i, token in enumerate(caption) if token != self.contrast]
+        else:
+            positions = [i for i, token in enumerate(caption) if token == self.word]
+            return tuple(positions) or None
+        if self.contrast is not None and all((self.word or caption[i]) == self.contrast for i in positions):
+            raise _same_word(self.contrast)
+        return tuple(positions)
 
 
-def caption_words(text: str, vocabulary: Vocabulary, most: int) -> tuple[str, ...]:
-    """The words of a caption that a user typed, all of which the model must know."""
+def parse_caption(text: str, vocabulary: Vocabulary, max_words: int) -> tuple[str, ...]:
+    """The words of a caption in the user's text, all of which must be in the vocabulary."""
     tokens = tuple(tokenize(text))
     if not tokens:
         raise UserError(f"the caption {text!r} has no words")
-    if len(tokens) > most:
-        raise UserError(f"the caption has {len(tokens)} words, and this model says at most {most}: shorten it")
+    if len(tokens) > max_words:
+        raise UserError(
+            f"the caption has {len(tokens)} words, and this model's captions at most {max_words}: shorten it"
+        )
     return tuple(known_word(token, vocabulary) for token in tokens)
 
 
-def known_word(word: str, vocabulary: Vocabulary) -> str:
-    """The word as the model knows it; a `UserError` that suggests near ones where it does not."""
-    tokens = tokenize(word)
+def known_word(text: str, vocabulary: Vocabulary) -> str:
+    """The text as one word of the vocabulary; else a `UserError` that suggests similar words."""
+    tokens = tokenize(text)
     if len(tokens) != 1:
-        raise UserError(f"{word!r} is not one word: give one")
+        raise UserError(f"{text!r} is not one word: give one")
     word = tokens[0]
     if word in vocabulary and word not in MARKERS:
         return word
-    near = difflib.get_close_matches(word, [each for each in vocabulary.words if each not in MARKERS], n=3, cutoff=0.6)
-    hint = f"near it are {', '.join(near)}" if near else "nothing is near it"
-    raise UserError(f"the word {word!r} is not in the model's vocabulary of {len(vocabulary) - len(MARKERS)}: {hint}")
+    candidates = [candidate for candidate in vocabulary.words if candidate not in MARKERS]
+    similar = difflib.get_close_matches(word, candidates, n=3, cutoff=0.6)
+    hint = f"similar words are {', '.join(similar)}" if similar else "no word is similar"
+    raise UserError(f"the word {word!r} is not in the model's vocabulary of {len(candidates)}: {hint}")
 
 
-def in_question(tokens: Sequence[str], word: str | None, at: int | None, instead: str | None = None) -> Asked | None:
-    """What is asked: every word, or one word wherever the caption has it, or any word at a position from 1 on.
+def _same_word(word: str) -> UserError:
+    return UserError(f"the contrast of {word!r} is the same word: choose another contrast")
 
-    A word is not held against itself: of every word, those that are `instead` are left out.
 
-    None where the word is not in the caption and no position is given: the model then has to say where it would
-    have fitted best.
+def explain(
+    captioner: Captioner,
+    vocabulary: Vocabulary,
+    pixels: Tensor,
+    boxes: Tensor | None,
+    captions: Sequence[Sequence[str]],
+    request: ExplanationRequest,
+    details: Sequence[Mapping[str, Any]],
+    *,
+    risk: EstimateRisk | None = None,
+    words_per_pass: int | None = None,
+) -> list[Explanation]:
+    """Explain the caption of each image.
+
+    `details` are further fields of each `Explanation`: source, model, size, crop, input_size, image.
     """
-    tokens = tuple(tokens)
-    if at is not None and not 1 <= at <= len(tokens):
-        raise UserError(f"there is no word {at} in {' '.join(tokens)!r}: it has {len(tokens)}")
-    if at is not None:
-        return _told_apart(Asked(tokens, (at - 1,), (word or tokens[at - 1],)), instead)
-    if word is None:
-        places = tuple(i for i, token in enumerate(tokens) if token != instead)
-        return _told_apart(Asked(tokens, places, tuple(tokens[i] for i in places)), instead)
-    places = tuple(i for i, token in enumerate(tokens) if token == word)
-    return Asked(tokens, places, tuple(word for _ in places)) if places else None
+    positions = [request.positions(caption) for caption in captions]
+    if None in positions:
+        assert request.word is not None
+        likeliest = _likeliest_positions(captioner, vocabulary, pixels, boxes, captions, request.word)
+        positions = [row or (best,) for row, best in zip(positions, likeliest, strict=True)]
+    rows = [row for row in positions if row is not None]
+    targets = Targets.of_captions(captions, rows, vocabulary, pixels.device, request.word, request.contrast)
+    methods, composite = request.methods, request.composite
+    attributions = attribute(captioner, pixels, boxes, targets, methods, composite, words_per_pass)
+    risks: list[list[float | None]] = [[None] * len(row) for row in rows]
+    if risk is not None and request.contrast is None:  # the risk is fitted to logits, not to differences of logits
+        risks = risk(captioner, attributions, targets)
+    explanations = []
+    for row, (caption, word_risks, fields) in enumerate(zip(captions, risks, details, strict=True)):
+        words = [_word(k, row, caption, targets, attributions, request, value) for k, value in enumerate(word_risks)]
+        explanations.append(_explanation(row, caption, words, attributions, request, fields))
+    return explanations
 
 
-def _told_apart(asked: Asked, instead: str | None) -> Asked:
-    """The same, if there is a word to be told apart from `instead`."""
-    if instead is not None and all(word == instead for word in asked.words):
-        raise _same(instead)
-    return asked
+@torch.inference_mode()
+def _likeliest_positions(
+    captioner: Captioner,
+    vocabulary: Vocabulary,
+    pixels: Tensor,
+    boxes: Tensor | None,
+    captions: Sequence[Sequence[str]],
+    word: str,
+) -> list[int]:
+    """Where each caption would most likely have had the word."""
+    tokens = Targets.of_captions(captions, None, vocabulary, pixels.device).tokens
+    logits, _ = captioner(captioner.encode(pixels, boxes), tokens)
+    log_p = log_probabilities(logits)[..., vocabulary.ids[word]]  # (B, T)
+    return [int(row[: len(caption)].argmax()) for row, caption in zip(log_p, captions, strict=True)]
 
 
-def _same(word: str) -> UserError:
-    return UserError(f"why {word!r} and not {word!r}: these are the same word; hold it against another")
+def _explanation(
+    row: int,
+    caption: Sequence[str],
+    words: Sequence[WordExplanation],
+    attributions: Attributions,
+    request: ExplanationRequest,
+    details: Mapping[str, Any],
+) -> Explanation:
+    """The explanation of one image of the batch."""
+    maps = {method: _numpy(values[: len(words), row]) for method, values in attributions.maps.items()}
+    boxes = None
+    if attributions.features.boxes is not None:
+        boxes = _numpy(attributions.features.boxes[row])
+        is_region = has_area(boxes)  # the others are padding
+        boxes = boxes[is_region]
+        is_over_pixels = attributions.relevance.pixels is not None
+        over_features = [method for method in maps if method in FEATURE_METHODS or not is_over_pixels]
+        maps |= {method: maps[method][..., is_region] for method in over_features}
+    return Explanation(
+        tokens=tuple(caption),
+        words=tuple(words),
+        methods=tuple(method for method in request.methods if method in maps),
+        maps=maps,
+        grid=attributions.features.grid,
+        boxes=boxes,
+        composite=str(request.composite),
+        **details,
+    )
 
 
-def question(asked: Sequence[Asked], vocabulary: Vocabulary, instead: str | None, device: torch.device) -> Question:
-    """What is asked of a batch of captions, as numbers; shorter rows are filled up with the beginning."""
+def _word(
+    k: int,
+    row: int,
+    caption: Sequence[str],
+    targets: Targets,
+    attributions: Attributions,
+    request: ExplanationRequest,
+    risk: float | None,
+) -> WordExplanation:
+    """The explanation of target k of one image of the batch."""
+    position, relevance = int(targets.positions[row, k]), attributions.relevance
+    tokens = relevance.tokens[k, row]
+    earlier = attributions.earlier_words.items()
+    return WordExplanation(
+        word=targets.labels[row][k],
+        position=position,
+        caption_word=caption[position],
+        contrast=request.contrast,
+        logit=float(attributions.scores[row, k]),
+        probability=float(attributions.probabilities[row, k]),
+        budget=Budget(
+            image=float(relevance.features[k, row].double().sum()),
+            earlier_words=float(tokens[1:].double().sum()),
+            initial_state=float(tokens[0] + relevance.initial_state[k, row]),
+            absorbed=float(relevance.absorbed[k, row]),
+        ),
+        pixel_relevance=None if relevance.pixels is None else float(relevance.pixels[k, row].double().sum()),
+        absorbed_by_encoder=float(relevance.absorbed_by_encoder[k, row]),
+        earlier_words={method: values[k, row, 1 : position + 1].tolist() for method, values in earlier},
+        beta=None if attributions.beta is None else float(attributions.beta[row, k]),
+        risk=risk,
+    )
 
-    def rows(values: Sequence[Sequence[int]], missing: int) -> Tensor:
-        return pad_sequence([torch.tensor(each) for each in values], batch_first=True, padding_value=missing).to(device)
 
-    said = rows([vocabulary.encode(each.tokens)[:-1] for each in asked], PAD)
-    places = rows([each.places for each in asked], 0)
-    words = rows([[vocabulary.numbers[word] for word in each.words] for each in asked], PAD)
-    against = -1 if instead is None else vocabulary.numbers[instead]
-    return Question(said, places, words, torch.full_like(words, against))
+def _numpy(values: Tensor) -> np.ndarray:
+    return values.detach().float().cpu().numpy()

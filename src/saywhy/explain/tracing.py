@@ -1,12 +1,23 @@
-"""Names of torch functions: one operation is known to torch under several."""
+"""Modes that intercept every torch function a model calls, and the names by which torch knows those functions.
+
+A `TracingMode` works on functions, not modules: a ReLU is intercepted whether it is a module, a function, in place, or
+one module used many times. Nothing is registered on the model, so nothing needs to be removed after an error.
+
+`GradientMode` and `GuidedMode` are the modes of gradient methods; the mode of LRP is `lrp.LRPMode`. Guided
+backpropagation (Springenberg et al. 2015, https://arxiv.org/abs/1412.6806) also sets negative gradients to zero on the
+way back through a ReLU. As in the LRP paper, only the encoder's ReLUs are guided. Attention and gates are
+differentiated like everything else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
 from torch.nn import functional as F
 from torch.nn.utils import rnn
 from torch.overrides import TorchFunctionMode
@@ -15,15 +26,17 @@ from saywhy.errors import UserError
 
 
 def variants(*names: str) -> tuple[Any, ...]:
-    """The functions of these names in torch, its tensors and `torch.nn.functional`.
+    """The functions with these names in torch, its tensors and `torch.nn.functional`.
 
     >>> len(variants("relu"))
     3
     """
-    homes = (torch, Tensor, F, torch._C._nn)
-    return tuple({getattr(home, name) for name in names for home in homes if hasattr(home, name)})
+    namespaces = (torch, Tensor, F, torch._C._nn)
+    return tuple({getattr(space, name) for name in names for space in namespaces if hasattr(space, name)})
 
 
+CELLS = frozenset(variants("lstm_cell"))
+RECTIFIERS = frozenset(variants("relu", "relu_", "relu6", "hardtanh", "hardtanh_"))
 LINEAR = frozenset(
     (
         *variants(
@@ -41,42 +54,42 @@ LINEAR = frozenset(
         Tensor.mT.__get__,  # type: ignore[attr-defined]
     )
 )
-"""Functions whose gradient carries relevance by value as it should be carried: linear ones, and those that choose."""
+"""Functions whose gradient propagates g = R / y without a rule: linear ones, and those that select values."""
 
 LINEAR_BY_NAME = frozenset({"torchvision.roi_align"})
-"""Such functions of a library that is slow to load, and that a model may do without."""
+"""Such functions of optional libraries, which are not imported for it."""
 
 
 def is_linear(func: Any) -> bool:
-    """Whether a function's gradient carries relevance as it should be carried."""
+    """Whether a function's gradient propagates relevance without a rule."""
     return func in LINEAR or str(func) in LINEAR_BY_NAME
 
 
 def is_signal(value: Any) -> bool:
-    """Whether relevance can come to it."""
+    """Whether the value is a tensor that relevance can reach."""
     return isinstance(value, Tensor) and value.requires_grad
 
 
-def mapped(change: Callable[[Any], Any], value: Any) -> Any:
-    """Arguments, however nested, with `change` made to each."""
+def map_nested(function: Callable[[Any], Any], value: Any) -> Any:
+    """Apply a function to every value of nested tuples, lists and dictionaries."""
     if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
-        return type(value)(mapped(change, each) for each in value)
+        return type(value)(map_nested(function, item) for item in value)
     if isinstance(value, dict):
-        return {key: mapped(change, each) for key, each in value.items()}
-    return change(value)
+        return {key: map_nested(function, item) for key, item in value.items()}
+    return function(value)
 
 
 def signals(*values: Any) -> list[Tensor]:
-    """The signals among arguments, however nested."""
-    found: list[Tensor] = []
+    """The signals in nested tuples, lists and dictionaries."""
+    tensors: list[Tensor] = []
     for value in values:
         if isinstance(value, tuple | list):
-            found += signals(*value)
+            tensors += signals(*value)
         elif isinstance(value, dict):
-            found += signals(*value.values())
+            tensors += signals(*value.values())
         elif is_signal(value):
-            found.append(value)
-    return found
+            tensors.append(value)
+    return tensors
 
 
 def out_of_place(func: Any) -> Any:
@@ -90,16 +103,16 @@ def out_of_place(func: Any) -> Any:
         return getattr(Tensor, f"__{name[3:]}", None)
     if not name.endswith("_") or name.endswith("__"):
         return None
-    found = (getattr(home, name[:-1], None) for home in (Tensor, torch, F))
-    return next((each for each in found if callable(each)), None)
+    candidates = (getattr(space, name[:-1], None) for space in (Tensor, torch, F))
+    return next((function for function in candidates if callable(function)), None)
 
 
 class TracingMode(TorchFunctionMode):
-    """Sees every torch function that a model calls; a subclass says in `call` what comes of it.
+    """Intercepts every torch function that a model calls; subclasses override `call`.
 
-    Parameters are cut off: nothing is traced to weights. What a function writes in place becomes a new tensor, which
-    stands for the old one while the mode is on, so that what a backward pass needs of that is still there. What a
-    model gives back may be such an old one: `now` says what it stands for.
+    Parameters are detached: nothing is propagated to weights. In-place functions are replaced by out-of-place ones;
+    while the mode is on, `current` maps the old tensor to its replacement, so that the backward pass finds the
+    values it needs. A model may return such an old tensor: apply `current` to its result.
     """
 
     def __init__(self) -> None:
@@ -107,50 +120,126 @@ class TracingMode(TorchFunctionMode):
         self._written: list[Tensor] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """What `call` makes of the function."""
-        args, kwargs = mapped(now, args), mapped(now, kwargs or {})
+        """Run `call` on the current values of the arguments."""
+        args, kwargs = map_nested(current, args), map_nested(current, kwargs or {})
         if not signals(args, kwargs):
             return self.call(func, args, kwargs)
         first = args[0] if args else kwargs.get("input")
         plain, inplace = out_of_place(func), kwargs.pop("inplace", False)
         out = self.call(plain or func, args, kwargs)
         if plain is not None or inplace:
-            self._written += [first, *_write(first, out)]
-        elif isinstance(out, Tensor) and isinstance(first, Tensor) and _share_numbers(out, first):
-            out.part_of = first  # type: ignore[attr-defined]
+            self._written += [first, *_replace(first, out)]
+        elif isinstance(out, Tensor) and isinstance(first, Tensor) and _share_storage(out, first):
+            out.view_of = first  # type: ignore[attr-defined]
         return out
 
     def __exit__(self, *error: Any) -> None:
-        """Forget what was written: a tensor that leads to its own successor would never be freed."""
+        """Remove the marks on tensors: one that refers to its own successor would never be freed."""
         super().__exit__(*error)
         while self._written:
-            for name in ("became", "overwritten"):
+            for name in ("replacement", "overwritten"):
                 self._written[-1].__dict__.pop(name, None)
             self._written.pop()
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """The function's own result, unless a subclass has another."""
+        """The function's own result."""
         return func(*args, **kwargs)
 
 
-def _write(where: Tensor, out: Tensor) -> list[Tensor]:
-    """From now on `where` is `out`; what it was a part of has changed, too, and must not be read any more."""
-    where.became = out  # type: ignore[attr-defined]
-    wholes = []
-    while (where := getattr(where, "part_of", None)) is not None:  # type: ignore[assignment]
-        where.overwritten = True  # type: ignore[attr-defined]
-        wholes.append(where)
-    return wholes
+def _replace(tensor: Tensor, out: Tensor) -> list[Tensor]:
+    """Mark `out` as the replacement of a tensor, and the tensors it is a view of as overwritten; return these."""
+    tensor.replacement = out  # type: ignore[attr-defined]
+    bases = []
+    while (tensor := getattr(tensor, "view_of", None)) is not None:  # type: ignore[assignment]
+        tensor.overwritten = True  # type: ignore[attr-defined]
+        bases.append(tensor)
+    return bases
 
 
-def _share_numbers(one: Tensor, other: Tensor) -> bool:
+def _share_storage(one: Tensor, other: Tensor) -> bool:
     return one is not other and one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
-def now(value: Any) -> Any:
-    """What a value stands for by now; of a parameter, its numbers."""
-    while hasattr(value, "became"):
-        value = value.became
+def current(value: Any) -> Any:
+    """The replacement of a tensor that was written in place, else the value; parameters are detached."""
+    while hasattr(value, "replacement"):
+        value = value.replacement
     if hasattr(value, "overwritten"):
-        raise UserError("what a model writes into part of a tensor cannot be traced: this model cannot be explained")
+        raise UserError("this model writes into part of a tensor, which cannot be traced: it cannot be explained")
     return value.detach() if isinstance(value, nn.Parameter) else value
+
+
+class GradientMode(TracingMode):
+    """Gradients end at word embeddings.
+
+    Attributes:
+        embedded: the word embeddings in the order of their lookups.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedded: list[Tensor] = []
+
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The function's own result; embeddings become leaves."""
+        if func in CELLS:
+            return _lstm_cell(*args, **kwargs)
+        out = func(*args, **kwargs)
+        if func is F.embedding:
+            self.embedded.append(out.requires_grad_())
+        return out
+
+
+def _lstm_cell(
+    x: Tensor, state: tuple[Tensor, Tensor], W: Tensor, U: Tensor, b_x: Tensor | None = None, b_h: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The cell in plain operations: the fused CUDA cell has no backward under vmap."""
+    h, c = state
+    i, f, g, o = (F.linear(x, W, b_x) + F.linear(h, U, b_h)).chunk(4, dim=-1)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+class GuidedMode(TracingMode):
+    """After a forward pass under this mode, backward passes can be guided.
+
+    Attributes:
+        is_guided: whether they are.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_guided = False
+
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The function's own result; rectifiers get a backward pass that can be guided."""
+        if func in RECTIFIERS and signals(args):
+            x, *rest = args
+            return Rectifier.apply(x, func(x.detach(), *rest, **kwargs), self)
+        return func(*args, **kwargs)
+
+    @contextmanager
+    def guided(self) -> Iterator[None]:
+        """Guide the backward passes in this block."""
+        self.is_guided = True
+        try:
+            yield
+        finally:
+            self.is_guided = False
+
+
+class Rectifier(Function):
+    """A rectifier x ↦ y: its gradient is 1 where y equals x, and 0 elsewhere."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, mode: GuidedMode) -> Tensor:
+        """Return y unchanged."""
+        ctx.save_for_backward((x == y) & (y != 0))
+        ctx.mode = mode
+        return y.detach()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        """Return the gradient, guided if the mode is."""
+        (is_active,) = ctx.saved_tensors
+        return (g.clamp(min=0) if ctx.mode.is_guided else g) * is_active, None, None

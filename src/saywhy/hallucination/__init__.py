@@ -1,1 +1,1 @@
-"""Hallucinated object words: labels from references, and the risk that a word is made up."""
+"""Hallucinated object words: labels from reference captions, and the risk that a word is hallucinated."""

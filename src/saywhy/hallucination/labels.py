@@ -1,4 +1,4 @@
-"""Which object words are true: attested by a reference of their image."""
+"""Labels of object words: a word is supported if a reference caption of its image mentions the object."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ References = Mapping[str, Sequence[Sequence[str]]]
 def is_supported(
     objects: ObjectWords, references: References, images: Sequence[str], lemmas: Sequence[str] | np.ndarray
 ) -> np.ndarray:
-    """Of each object word, whether some reference of its image has it, its plural, a synonym or a narrower word."""
-    found = [objects.is_attested(str(lemma), references[name]) for name, lemma in zip(images, lemmas, strict=True)]
-    return np.array(found, dtype=bool)
+    """Whether a reference of its image has each object word, its plural, a synonym or a narrower word, (N,)."""
+    pairs = zip(images, lemmas, strict=True)
+    return np.array([objects.is_supported(str(lemma), references[image]) for image, lemma in pairs], dtype=bool)
 
 
 def few_references(references: References) -> list[str]:
-    """A line to be told where most images have one reference."""
-    if float(np.median([len(each) for each in references.values()])) > 1:
+    """A warning where most images have one reference, else nothing."""
+    if float(np.median([len(captions) for captions in references.values()])) > 1:
         return []
-    return ["one reference an image: what its author left out counts as made up, so true words are among them"]
+    return ["one reference per image: objects its author omitted count as made up, although the image shows them"]

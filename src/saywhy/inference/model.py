@@ -3,328 +3,355 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cached_property
 from importlib.resources import files
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image
 from torch.nn.utils.rnn import pad_sequence
 
 from saywhy.captioners.model_folder import CONFIG, SavedModel
-from saywhy.captioners.model_folder import load as load_saved
-from saywhy.data.images import as_rgb_image, open_image, upright_size
+from saywhy.captioners.model_folder import load as load_folder
 from saywhy.data.object_words import ObjectWords
-from saywhy.data.region_inputs import GivenRegions, Where, find_regions
+from saywhy.data.region_files import find_regions
+from saywhy.data.regions import RegionLocation, RegionSource
 from saywhy.data.tokenizer import tokenize
 from saywhy.data.vocabulary import PAD
-from saywhy.decoding import Caption, Decoding, decode
-from saywhy.encoders.features import Features
-from saywhy.errors import UnreadableImage, UserError, closest
-from saywhy.explain.composites import DEFAULT, Composite, composite
-from saywhy.explain.explaining import Explaining, words_at_a_time
+from saywhy.decoding.caption import Caption
+from saywhy.decoding.config import Decoding, decode
+from saywhy.encoders.base import Features
+from saywhy.errors import UnreadableImage, UserError, did_you_mean
 from saywhy.explain.explanation import Explanation
-from saywhy.explain.methods import METHODS, explain
-from saywhy.explain.request import Ask, Asked, in_question, question
-from saywhy.hallucination.risk import OBJECTS, RISK, Names, Risk, Risks
+from saywhy.explain.lrp_rules import DEFAULT, Composite, composite
+from saywhy.explain.methods import METHODS, attribute
+from saywhy.explain.passes import Targets
+from saywhy.explain.request import ExplanationRequest, explain
+from saywhy.hallucination.risk_model import OBJECTS_FILE, RISK_FILE, ObjectVocabulary, Risk, RiskEstimator
+from saywhy.inference.batches import ImageBatch, ImageBatches
 
 SHIPPED = "soft-attention-flickr8k"
-SHOWN = 1024
-"""Longest side of the image a caption keeps for `show`, so that a batch of photographs fits in memory."""
 
-Source = str | Path | Image.Image
-
-
-@dataclass(frozen=True)
-class _Opened:
-    """An image on its way to the encoder."""
-
-    source: str
-    pixels: np.ndarray  # (3, S, S), what the encoder sees; vectors (R, D) where regions come with theirs
-    shown: Image.Image
-    region: tuple[float, float, float, float]  # the part of `shown` that is looked at
-    size: tuple[int, int]  # of the image as it came, upright
-    seen: tuple[float, float, float, float]  # the part of the image as it came that is looked at
-    boxes: np.ndarray | None = None  # (R, 4), where regions are looked at
+ImageSource = Any
+"""A path, or anything else that `data.images.to_image` accepts: a Pillow image, an array, a tensor, bytes, a file."""
+OnUnreadable = Callable[[UserError], None]
 
 
 class Model:
-    """A captioner with its vocabulary, preprocessing and usual way of decoding."""
+    """A captioner with its vocabulary, preprocessing and default decoding.
+
+    Args:
+        saved: the contents of a model folder.
+        risk: the hallucination risk model; without it, that of `folder`.
+        objects: the table of object words; without it, that of `folder`, or the shipped one.
+        folder: where the model was loaded from.
+    """
 
     def __init__(
         self,
         saved: SavedModel,
         risk: Risk | None = None,
         objects: ObjectWords | None = None,
-        why_no_risk: UserError | None = None,
+        folder: Path | None = None,
     ) -> None:
-        self.risk, self.why_no_risk = risk, why_no_risk
-        self.objects = objects or ObjectWords.read()
         self.name = saved.name
         self.captioner = saved.captioner
         self.vocabulary = saved.vocabulary
         self.preprocessing = saved.preprocessing
         self.regions = saved.regions
+        self._risk, self._objects, self._folder = risk, objects, folder
         try:
-            self.decoding = Decoding(**saved.decoding)
-        except TypeError as error:
-            raise UserError(
-                f"model {saved.name}: {CONFIG} says how to decode in words unknown here ({error})"
-            ) from None
+            self.decoding = Decoding.from_config(saved.decoding)
+        except UserError as error:
+            raise UserError(f"model {saved.name}: {CONFIG}: {error}") from None
 
-    def caption(self, image: Source, regions: Where = None, **decoding: Any) -> Caption:
-        """Caption one image: a path or a Pillow image. Keywords change how it decodes, as in `beam=5`.
+    def __repr__(self) -> str:
+        network = f"{self.captioner.name} over {self.captioner.encoder.settings.name}"
+        return f"<Model {self.name}: {network}, {len(self.vocabulary):,} words, on {self.captioner.device}>"
 
-        A model of regions needs to be told where they are; they are looked up by the image's file name.
-        """
-        return next(self.captions([image], regions=regions, **decoding))
+    def caption(self, image: ImageSource, **options: Any) -> Caption:
+        """Caption one image; `captions` lists the options."""
+        return next(self.captions([image], **options))
 
     def captions(
         self,
-        images: Iterable[Source],
-        batch: int = 16,
-        on_unreadable: Callable[[UnreadableImage], None] | None = None,
-        regions: Where = None,
+        images: Iterable[ImageSource],
+        batch_size: int = 16,
+        on_unreadable: OnUnreadable | None = None,
+        regions: RegionLocation = None,
         risk: bool = False,
         **decoding: Any,
     ) -> Iterator[Caption]:
-        """Caption many images, a batch at a time, in their order.
+        """Caption images, one batch at a time, in their order.
 
-        With `risk`, captions tell of each object word how likely it is made up.
-
-        An image that cannot be read raises `UnreadableImage`; with `on_unreadable` it is told of and left out instead.
-        A model of regions finds them in `regions`: a path, or what `data.region_files.read_regions` read from it.
+        Args:
+            images: paths, Pillow images, arrays (height, width, 3), tensors (3, height, width), bytes or open files.
+            batch_size: images per batch.
+            on_unreadable: called with the error of an image that cannot be read, which is then left out; without it,
+                the error is raised.
+            regions: the file or folder of regions, or a table read from it, for a model that attends to regions.
+            risk: estimate how likely each object word is hallucinated.
+            decoding: settings of `saywhy.decoding.Decoding` to change, such as `beam=5`.
         """
-        rules = self._decoding("caption", **decoding)
-        risks = self.risks() if risk else None
-        given = find_regions(self.regions, regions, f"model {self.name}")
-        opened = self._open(images, on_unreadable, given)
-        while some := list(islice(opened, batch)):
-            yield from self._caption_batch(some, rules, risks)
+        settings = self._decoding("caption", decoding)
+        estimator = self.risk_estimator() if risk else None
+        batches = self._batches("captions", "caption", images, batch_size, on_unreadable, regions)
+        return (caption for batch in batches for caption in self._caption_batch(batch, settings, estimator))
 
-    def _decoding(self, asking: str, **asked: Any) -> Decoding:
-        """The model's way of decoding, with what is asked changed."""
-        if asking == "explain" and "method" in asked:
-            raise UserError(
-                "which methods explain is said with methods=[…]; decoding is by beam unless a caption is given"
-            )
-        for name in asked:
-            if name not in Decoding.__dataclass_fields__:
-                raise UserError(f"{asking} has no argument {name!r}: {closest(name, Decoding.__dataclass_fields__)}")
-        return replace(self.decoding, **asked)
-
-    def explain(self, image: Source, **asked: Any) -> Explanation:
-        """Explain one image's caption word by word; see `explanations` for what can be asked."""
-        return next(self.explanations([image], **asked))
+    def explain(self, image: ImageSource, **options: Any) -> Explanation:
+        """Explain the caption of one image, word by word; `explanations` lists the options."""
+        return next(self.explanations([image], **options))
 
     def explanations(
         self,
-        images: Iterable[Source],
+        images: Iterable[ImageSource],
         methods: Sequence[str] = METHODS,
         caption: str | None = None,
         word: str | None = None,
-        at: int | None = None,
-        instead: str | None = None,
+        position: int | None = None,
+        contrast: str | None = None,
         composite: str | Composite = DEFAULT,
-        batch: int | None = None,
-        chunk: int | None = None,
-        regions: Where = None,
-        on_unreadable: Callable[[UserError], None] | None = None,
+        batch_size: int | None = None,
+        words_per_pass: int | None = None,
+        regions: RegionLocation = None,
+        on_unreadable: OnUnreadable | None = None,
         **decoding: Any,
     ) -> Iterator[Explanation]:
-        """Explain images, a batch at a time: which pixels and which earlier words made each word be said.
+        """Explain images, one batch at a time: which pixels and which earlier words support each word.
 
         Args:
-            images: paths or Pillow images.
+            images: as in `captions`.
             methods: of `saywhy.explain.METHODS`.
-            caption: explain these words, typed, in place of the model's own.
-            word: explain this word only: where the caption has it or else where it would have fitted best.
-            at: the position, from 1, of the one word to be explained; with `word`, why that word might stand there.
-            instead: why not this word: the difference of the two logits is explained.
-            composite: the rules of LRP, or a name of `saywhy.explain.composites`.
-            batch: images at a time; by itself one on a CPU and eight on a GPU.
-            chunk: words that go back at a time; by itself one on a CPU and sixteen on a GPU.
-            regions: where a model of regions finds them.
-            on_unreadable: told of images that cannot be read, or whose captions have no word `at`; they are left out.
-            decoding: how the model decodes its own caption, as in `beam=5`.
+            caption: explain this caption instead of the model's own.
+            word: explain this word only: where the caption has it, or else where it is most probable.
+            position: explain the word at this position only, counted from 1; with `word`, that word at this position.
+            contrast: explain why not this word: the difference of the two logits.
+            composite: the LRP rules, or the name of a composite in `saywhy.explain.composites`.
+            batch_size: images per batch; by default 1 on a CPU and 8 on a GPU.
+            words_per_pass: words per backward pass; by default 1 on a CPU and 16 on a GPU.
+            regions: as in `captions`.
+            on_unreadable: called with the error of an image that cannot be read, or whose caption has no word at
+                `position`; such images are left out. Without it, the error is raised.
+            decoding: settings of `saywhy.decoding.Decoding` to change, for the model's own caption.
         """
-        if isinstance(images, str | Path | Image.Image):
-            raise UserError("explanations are of several images: give a list of them, or use `explain`")
-        rules = self._decoding("explain", **decoding)
-        ask = Ask.read(self.vocabulary, rules.max_words, caption, word, at, instead)
-        risks = self.risks() if self.risk else None
-        explaining = Explaining(self.captioner, self.vocabulary, ask, methods, composite, chunk, risks)
-        given = find_regions(self.regions, regions, f"model {self.name}")
-        opened = self._open(images, on_unreadable, given)
-        batch = batch or (1 if self.captioner.device.type == "cpu" else 8)
-        while some := list(islice(opened, batch)):
-            yield from self._explain_batch(some, explaining, rules, on_unreadable)
+        settings = self._decoding("explain", decoding)
+        request = ExplanationRequest.parse(
+            self.vocabulary,
+            settings.max_words,
+            caption=caption,
+            word=word,
+            position=position,
+            contrast=contrast,
+            methods=methods,
+            composite=composite,
+        )
+        estimator = None if self.risk_error else self.risk_estimator()
+        batch_size = batch_size if batch_size is not None else 1 if self.captioner.device.type == "cpu" else 8
+        batches = self._batches("explanations", "explain", images, batch_size, on_unreadable, regions)
+        return (
+            explanation
+            for batch in batches
+            for explanation in self._explain_batch(batch, request, settings, estimator, words_per_pass, on_unreadable)
+        )
 
-    def _explain_batch(
-        self,
-        opened: list[_Opened],
-        explaining: Explaining,
-        rules: Decoding,
-        on_unreadable: Callable[[UserError], None] | None,
-    ) -> Iterator[Explanation]:
-        found: list[Explanation] = []  # all before the first is given: the caller may change the model meanwhile
-        with torch.inference_mode(False), self.captioner.attention_mode_set(rules.attend):
-            pixels, boxes = self._inputs(opened)
-            typed = explaining.ask.caption
-            captions = self._said(pixels, boxes, rules) if typed is None else [typed] * len(opened)
-            if rows := list(_answerable(opened, captions, explaining.ask, on_unreadable)):
-                some = pixels[rows], None if boxes is None else boxes[rows], [captions[row] for row in rows]
-                found = list(explaining(*some, [self._about(opened[row]) for row in rows]))
-        yield from found
-
-    @torch.inference_mode()
-    def _said(self, pixels: torch.Tensor, boxes: torch.Tensor | None, rules: Decoding) -> list[Sequence[str]]:
-        found = decode(self.captioner, self.captioner.encode(pixels, boxes), rules)
-        return [self.vocabulary.decode(each.words) for each in found]
-
-    def _about(self, opened: _Opened) -> dict[str, Any]:
-        shown = {"image": opened.shown, "size": opened.size, "region": opened.seen}
-        return {"source": opened.source, "model": self.name, "seen": self.preprocessing.size, **shown}
-
-    def match(self, image: Source, texts: Sequence[str], regions: Where = None) -> list[float]:
-        """How well each text fits one image, from −1 to 1: the cosine of their embeddings.
-
-        For models with a contrastive head, such as `coca`.
-        """
+    def match(self, image: ImageSource, texts: Sequence[str], regions: RegionLocation = None) -> list[float]:
+        """Cosine similarity of one image with each text, from −1 to 1, for models with a contrastive head (`coca`)."""
         match = getattr(self.captioner, "match", None)
         if match is None:
             raise UserError(f"model {self.name}: a {self.captioner.name} has no contrastive head to match texts with")
         if not texts:
             return []
-        captions = pad_sequence([self._read(text) for text in texts], batch_first=True, padding_value=PAD)  # (N, T)
-        opened = list(self._open([image], None, find_regions(self.regions, regions, f"model {self.name}")))
+        token_ids = [torch.tensor(self.vocabulary.encode(_tokens(text))) for text in texts]
+        captions = pad_sequence(token_ids, batch_first=True, padding_value=PAD)  # (N, T)
+        (batch,) = self._batches("match", "match", [image], 1, None, regions)
         with torch.inference_mode():
-            return match(self._annotations(opened), captions.to(self.captioner.device))[0].tolist()
+            return match(self._encode(batch), captions.to(self.captioner.device))[0].tolist()
 
-    def _read(self, text: str) -> torch.Tensor:
-        """The numbers of a text's words, from `<start>` to `<end>`."""
-        words = tokenize(text)
-        if not words:
-            raise UserError(f"the text {text!r} has no words to match with an image")
-        return torch.tensor(self.vocabulary.encode(words))
+    @property
+    def folder(self) -> Path | None:
+        """Where the model was loaded from."""
+        return self._folder
 
-    def _open(
+    @cached_property
+    def risk(self) -> Risk | None:
+        """The hallucination risk model; None where the model has none. A damaged file raises a `UserError`."""
+        return self._risk if self._risk or self._folder is None else Risk.read(self._folder)
+
+    @cached_property
+    def objects(self) -> ObjectWords:
+        """The table of object words."""
+        own = self._folder / OBJECTS_FILE if self._folder else None
+        return self._objects or ObjectWords.read(own if own and own.is_file() else None)
+
+    @property
+    def risk_error(self) -> UserError | None:
+        """Why there is no risk estimate; None where there is one."""
+        try:
+            self.risk_estimator()
+        except UserError as error:
+            return error
+        return None
+
+    def risk_estimator(self) -> RiskEstimator:
+        """Estimates how likely words are hallucinated; a `UserError` where the model has no risk model."""
+        if self.risk is None:
+            raise UserError(f"model {self.name} has no {RISK_FILE}: fit one with `saywhy audit risk --save-risk`")
+        return self._estimator
+
+    @cached_property
+    def _estimator(self) -> RiskEstimator:
+        assert self.risk is not None
+        return RiskEstimator(self.risk, ObjectVocabulary(self.vocabulary, self.objects))
+
+    def region_source(self, regions: RegionLocation, beside: Path | None = None) -> RegionSource | None:
+        """Where this model's regions come from: `regions`, or the boxes beside the data; None for a grid."""
+        if self.regions is None and regions is None:
+            return None
+        return find_regions(self.regions, regions, f"model {self.name}", beside)
+
+    def _decoding(self, method: str, changes: dict[str, Any]) -> Decoding:
+        """The model's decoding settings with some changed."""
+        if method == "explain" and "method" in changes:
+            raise UserError("name explanation methods with methods=[…]; the explained caption is decoded by beam search")
+        for name in changes:
+            if name not in Decoding.__dataclass_fields__:
+                raise UserError(f"{method} has no argument {name!r}: {did_you_mean(name, Decoding.__dataclass_fields__)}")
+        settings = replace(self.decoding, **changes)
+        self.captioner.check_attention_mode(settings.attention)
+        return settings
+
+    def _batches(
         self,
-        sources: Iterable[Source],
-        on_unreadable: Callable[[UnreadableImage], None] | None,
-        regions: GivenRegions | None,
-    ) -> Iterator[_Opened]:
-        for source in sources:
-            if isinstance(source, Image.Image):
-                image, file = as_rgb_image(source), getattr(source, "filename", "")
-                yield self._prepared("", image, regions, Path(file).name, image.size)
-                continue
-            if not isinstance(source, str | Path):
-                raise UserError(f"an image is a path or a Pillow image, not a {type(source).__name__}")
-            try:
-                # as large as evaluation opens them, so that both say the same
-                image = open_image(source, at_least=self.preprocessing.at_least)
-                size = upright_size(source)
-                yield self._prepared(str(source), image, regions, Path(source).name, size)
-            except UnreadableImage as error:
-                if on_unreadable is None:
-                    raise
-                on_unreadable(error)
+        plural: str,
+        single: str,
+        images: Iterable[ImageSource],
+        batch_size: int,
+        on_unreadable: OnUnreadable | None,
+        regions: RegionLocation,
+    ) -> ImageBatches:
+        if isinstance(images, str | bytes | Path) or not isinstance(images, Iterable) or hasattr(images, "convert"):
+            raise UserError(f"{plural} takes several images: give a list, or use {single} for one image")
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise UserError(f"batch_size must be a whole number of at least 1, not {batch_size!r}")
 
-    def _prepared(
-        self, source: str, image: Image.Image, regions: GivenRegions | None, file: str, size: tuple[int, int]
-    ) -> _Opened:
-        if regions and not file:
-            raise UserError("regions are looked up by an image's file name, and this image has none: give its path")
-        boxes = regions.boxes(file, size, self.preprocessing) if regions else None
-        if regions and regions.are_features:
-            pixels = regions.vectors(file, self.captioner.encoder.width)
-        else:
-            pixels = self.preprocessing(image)
-        image.thumbnail((SHOWN, SHOWN))  # ours to shrink: converting and opening both made a copy
-        if regions and regions.are_features:
-            whole = [(0.0, 0.0, float(width), float(height)) for width, height in (image.size, size)]
-            return _Opened(source, pixels, image, whole[0], size, whole[1], boxes)
-        region, seen = self.preprocessing.region(*image.size), self.preprocessing.region(*size)
-        return _Opened(source, pixels, image, region, size, seen, boxes)
+        def skip(index: int, error: UnreadableImage) -> None:
+            assert on_unreadable is not None
+            on_unreadable(error)
 
-    def _caption_batch(self, opened: list[_Opened], rules: Decoding, risks: Risks | None = None) -> Iterator[Caption]:
+        return ImageBatches(
+            self.preprocessing,
+            images,
+            self.region_source(regions),
+            width=self.captioner.encoder.width,
+            batch_size=batch_size,
+            on_unreadable=skip if on_unreadable else None,
+            keep_images=True,
+        )
+
+    def _encode(self, batch: ImageBatch) -> Features:
+        batch = batch.to(self.captioner.device)
+        return self.captioner.encode(batch.pixels, batch.boxes)
+
+    def _caption_batch(
+        self, batch: ImageBatch, settings: Decoding, estimator: RiskEstimator | None
+    ) -> list[Caption]:
         with torch.inference_mode():
-            features = self._annotations(opened)
-            found = decode(self.captioner, features, rules)
-        made: list[Caption] = []
-        for row, (each, hypothesis) in enumerate(zip(opened, found, strict=True)):
-            about = {"source": each.source, "model": self.name, "image": each.shown, "region": each.region}
-            made.append(Caption.of(hypothesis, self.vocabulary, features, row, **about))
-        yield from made if risks is None else self._with_risks(opened, made, rules, risks)
+            features = self._encode(batch)
+            hypotheses = decode(self.captioner, features, settings, indices=batch.indices)
+        captions = []
+        for row, (image, hypothesis) in enumerate(zip(batch.images, hypotheses, strict=True)):
+            details = {"source": image.source, "model": self.name, "image": image.image, "crop": image.image_crop}
+            captions.append(Caption.of(hypothesis, self.vocabulary, features, row, **details))
+        return captions if estimator is None else self._with_risks(batch, captions, settings, estimator)
 
     def _with_risks(
-        self, opened: list[_Opened], made: list[Caption], rules: Decoding, risks: Risks
-    ) -> Iterator[Caption]:
-        """The captions with the risks of their words, for which every word is explained as far as features."""
-        asked = [Asked(each.words, tuple(range(len(each.words))), each.words) for each in made]
-        with torch.inference_mode(False), self.captioner.attention_mode_set(rules.attend):
-            wanted = question(asked, self.vocabulary, None, self.captioner.device)
-            chunk = words_at_a_time(self.captioner.device)
-            rule = composite(DEFAULT)
-            told = explain(self.captioner, *self._inputs(opened), wanted, ("lrp",), rule, chunk, to_pixels=False)
-            found = risks(self.captioner, told, wanted, asked)
-        yield from (replace(each, risks=tuple(of_row)) for each, of_row in zip(made, found, strict=True))
+        self, batch: ImageBatch, captions: list[Caption], settings: Decoding, estimator: RiskEstimator
+    ) -> list[Caption]:
+        """The captions with the risk of each object word, from relevance down to the features, not to pixels."""
+        device, batch = self.captioner.device, batch.to(self.captioner.device)
+        with torch.inference_mode(False), self.captioner.using_attention(settings.attention):
+            targets = Targets.of_captions([caption.words for caption in captions], None, self.vocabulary, device)
+            attributions = attribute(
+                self.captioner, batch.pixels, batch.boxes, targets, ("lrp",), composite(DEFAULT), to_pixels=False
+            )
+            risks = estimator(self.captioner, attributions, targets)
+        return [replace(caption, risks=tuple(row)) for caption, row in zip(captions, risks, strict=True)]
 
-    def risks(self) -> Risks:
-        """What tells how likely words are made up; a `UserError` where the model has no such thing."""
-        if self.why_no_risk is not None:
-            raise self.why_no_risk
-        if self.risk is None:
-            raise UserError(f"model {self.name} has no {RISK}: `saywhy audit risk --save-risk` fits one to captions")
-        return Risks(self.risk, Names(self.vocabulary, self.objects))
+    def _explain_batch(
+        self,
+        batch: ImageBatch,
+        request: ExplanationRequest,
+        settings: Decoding,
+        estimator: RiskEstimator | None,
+        words_per_pass: int | None,
+        on_unreadable: OnUnreadable | None,
+    ) -> list[Explanation]:
+        batch = batch.to(self.captioner.device)
+        captions = [request.caption] * len(batch) if request.caption else self._decode_words(batch, settings)
+        rows = list(_answerable(batch, captions, request, on_unreadable))
+        if not rows:
+            return []
+        batch, captions = batch.select(rows), [captions[row] for row in rows]
+        details = [
+            {
+                **{"source": image.source, "model": self.name, "input_size": self.preprocessing.size},
+                **{"image": image.image, "size": image.size, "crop": image.crop},
+            }
+            for image in batch.images
+        ]
+        with torch.inference_mode(False), self.captioner.using_attention(settings.attention):
+            return explain(
+                self.captioner,
+                self.vocabulary,
+                batch.pixels,
+                batch.boxes,
+                captions,
+                request,
+                details,
+                risk=estimator,
+                words_per_pass=words_per_pass,
+            )
 
-    def _annotations(self, opened: list[_Opened]) -> Features:
-        return self.captioner.encode(*self._inputs(opened))
+    @torch.inference_mode()
+    def _decode_words(self, batch: ImageBatch, settings: Decoding) -> list[Sequence[str]]:
+        hypotheses = decode(self.captioner, self._encode(batch), settings, indices=batch.indices)
+        return [self.vocabulary.decode(hypothesis.tokens) for hypothesis in hypotheses]
 
-    def _inputs(self, opened: list[_Opened]) -> tuple[torch.Tensor, torch.Tensor | None]:
-        device = self.captioner.device
-        pixels = torch.from_numpy(np.stack([each.pixels for each in opened])).to(device)
-        boxes = [each.boxes for each in opened if each.boxes is not None]
-        return pixels, torch.from_numpy(np.stack(boxes)).to(device) if boxes else None
+
+def _tokens(text: str) -> list[str]:
+    tokens = tokenize(text)
+    if not tokens:
+        raise UserError(f"the text {text!r} has no words to match with an image")
+    return tokens
 
 
 def _answerable(
-    opened: Sequence[_Opened],
+    batch: ImageBatch,
     captions: Sequence[Sequence[str]],
-    ask: Ask,
-    on_unreadable: Callable[[UserError], None] | None,
+    request: ExplanationRequest,
+    on_unreadable: OnUnreadable | None,
 ) -> Iterator[int]:
-    """The rows of whose captions this can be asked; of the others `on_unreadable` is told."""
-    for row, (each, words) in enumerate(zip(opened, captions, strict=True)):
+    """The rows whose captions the request fits; the others are reported."""
+    for row, (image, words) in enumerate(zip(batch.images, captions, strict=True)):
         try:
-            in_question(words, ask.word, ask.at, ask.instead)
+            request.check(words)
             yield row
         except UserError as error:
-            told = UserError(f"{each.source or 'an image'}: {error}")
+            named = UserError(f"{image.source or 'an image'}: {error}")
             if on_unreadable is None:
-                raise told from None
-            on_unreadable(told)
+                raise named from None
+            on_unreadable(named)
 
 
 def load(model: str | Path | None = None, device: str | torch.device | None = None) -> Model:
-    """A model by name or folder; without one, the model that ships with saywhy.
+    """Load a model by name or folder; by default, the one that ships with saywhy.
 
-    >>> model = load()
-    >>> len(model.caption(Image.new("RGB", (300, 200), "green")).words) > 0
-    True
+    >>> load()
+    <Model soft-attention-flickr8k: soft-attention over efficientnet-lite2, 4,092 words, on cpu>
     """
     folder = locate(model)
-    saved = load_saved(folder, choose_device(device))
-    objects = folder / OBJECTS
-    try:
-        risk, table = Risk.read(folder), ObjectWords.read(objects if objects.is_file() else None)
-    except UserError as error:  # it still says what it sees
-        return Model(saved, why_no_risk=error)
-    return Model(saved, risk, table)
+    return Model(load_folder(folder, choose_device(device)), folder=folder)
 
 
 def locate(model: str | Path | None) -> Path:
@@ -338,21 +365,21 @@ def shipped() -> list[str]:
     return sorted(path.parent.name for path in Path(str(files("saywhy"))).glob(f"models/*/{CONFIG}"))
 
 
-def choose_device(wanted: str | torch.device | None = None) -> torch.device:
-    """The device that was asked for; without one, or with "auto", a GPU where there is one.
+def choose_device(name: str | torch.device | None = None) -> torch.device:
+    """The named device; for None or "auto", a GPU where there is one.
 
     >>> choose_device("cpu")
     device(type='cpu')
     """
-    if wanted is None or wanted == "auto":
+    if name is None or name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
-        device = torch.device(wanted)
+        device = torch.device(name)
     except RuntimeError:
-        raise UserError(f"unknown device {wanted!r}: use auto, cpu, cuda or mps") from None
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if not there.get(device.type) or (device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()):
-        raise UserError(f"device {str(wanted)!r} is not to be had on this machine: use auto or cpu")
+        raise UserError(f"unknown device {name!r}: use auto, cpu, cuda or mps") from None
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not available.get(device.type) or (device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()):
+        raise UserError(f"device {str(name)!r} is not available on this machine: use auto or cpu")
     return device

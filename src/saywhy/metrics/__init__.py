@@ -1,6 +1,6 @@
-"""How good is a caption? BLEU, ROUGE-L, CIDEr-D, METEOR and SPICE, as functions and as classes."""
+"""Caption metrics: BLEU, ROUGE-L, CIDEr-D, METEOR and SPICE, each as a function and as a class."""
 
-from saywhy.metrics.base import CaptionLike, Metric, MetricUnavailable
+from saywhy.metrics.base import Metric, MetricUnavailable, TextOrWords
 from saywhy.metrics.bleu import Bleu, BleuScore, bleu
 from saywhy.metrics.cider import Cider, CiderScore, DocumentFrequency, cider
 from saywhy.metrics.meteor import Meteor, MeteorScore, meteor
@@ -12,7 +12,6 @@ from saywhy.metrics.spice import Spice, SpiceScore, spice
 __all__ = [
     "Bleu",
     "BleuScore",
-    "CaptionLike",
     "Cider",
     "CiderScore",
     "DocumentFrequency",
@@ -26,6 +25,7 @@ __all__ = [
     "Signature",
     "Spice",
     "SpiceScore",
+    "TextOrWords",
     "bleu",
     "cider",
     "meteor",

@@ -1,9 +1,10 @@
-"""Where a captioner looked while it spoke freely: how widely, how much that changed, and what the gate let in.
+"""Statistics of attention α and gate β over decoded captions.
 
-With α (T, [heads,] L) the attention of a caption's T words, each head by itself and then averaged:
+With α (T, [heads,] L) the attention of a caption's T words, for each head and then averaged:
 
-- entropy H(α) = −Σ α log α, in nats, and its share of log L, which is 1 where all places are looked at alike;
-- change ½ Σ |α_t − α_{t+1}|, the total variation from one word to the next: 0 for the same look, 1 for another;
+- entropy H(α) = −Σ α log α, in nats, and its share of log L, which is 1 for uniform attention;
+- change ½ Σ |α_t − α_{t+1}|, the total variation distance between consecutive words: 0 if α does not change, 1 if
+  the two do not overlap;
 - the largest α.
 """
 
@@ -16,11 +17,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-SHOWN = 10
+LISTED = 10
 
 
 class HasAttention(Protocol):
-    """What is needed of a caption; `saywhy.decoding.Caption` has it."""
+    """A caption with the attention of each word, such as `saywhy.decoding.Caption`."""
 
     @property
     def words(self) -> Sequence[str]:
@@ -37,7 +38,7 @@ class HasAttention(Protocol):
 
 @dataclass(frozen=True)
 class GatedWord:
-    """A word, how often it was said, and the mean of β when it was."""
+    """A word, the mean of its β, and its number of occurrences."""
 
     word: str
     beta: float
@@ -46,14 +47,14 @@ class GatedWord:
 
 @dataclass(frozen=True)
 class Gate:
-    """What β was: over all words, and for the words that occur often enough, from both ends.
+    """Statistics of β: over all words, and for the frequent words.
 
     Attributes:
-        mean: over all words.
-        least: how often a word must occur to be listed.
+        mean: mean β over all words.
+        least: the number of occurrences from which a word is listed.
         lowest: up to ten words with the lowest mean β, the lowest first.
         highest: up to ten words with the highest mean β, the highest first.
-        commonest: up to ten words that were said most often.
+        commonest: up to ten most frequent words.
     """
 
     mean: float
@@ -65,22 +66,22 @@ class Gate:
 
 @dataclass(frozen=True)
 class AttentionStats:
-    """Statistics of α and β over freely decoded captions; None where there is nothing to take a mean of.
+    """Statistics of α and β over decoded captions; None for the mean of an empty set.
 
     Attributes:
-        words: how many words they are over.
-        heads: heads of attention.
-        places: mean number of places L a caption's image has.
+        words: number of words.
+        heads: number of attention heads.
+        features: mean number of features L per caption.
         entropy: mean entropy of α over all words, in nats.
-        share: mean of that entropy's share of log L, over words with more than one place to look at.
-        change: mean total variation between the α of a word and of the next one.
+        share: mean of entropy / log L, over words with more than one feature.
+        change: mean total variation distance between the α of a word and of the next one.
         largest: mean of the largest α.
-        gate: β, where the captioner has a gate.
+        gate: statistics of β, if the captioner has a gate.
     """
 
     words: int
     heads: int
-    places: float | None
+    features: float | None
     entropy: float | None
     share: float | None
     change: float | None
@@ -92,27 +93,29 @@ class AttentionStats:
         return asdict(self)
 
 
-def attentions(captions: Iterable[HasAttention], least: int = 10) -> AttentionStats:
-    """What these captions were looking at; words that occur fewer than `least` times are not listed for β."""
-    spoken = [caption for caption in captions if len(caption.words)]
-    alphas = [_headed(caption.alpha) for caption in spoken if caption.alpha.shape[-1]]  # an image may have no region
+def attention_stats(captions: Iterable[HasAttention], least: int = 10) -> AttentionStats:
+    """Statistics of these captions; words with fewer than `least` occurrences are not listed for β."""
+    captions = [caption for caption in captions if len(caption.words)]
+    alphas = [
+        _with_heads(caption.alpha) for caption in captions if caption.alpha.shape[-1]
+    ]  # an image may have no regions
     entropies = [_entropy(alpha) for alpha in alphas]
-    places = [alpha.shape[-1] for alpha in alphas]
-    shares = [entropy / np.log(count) for entropy, count in zip(entropies, places, strict=True) if count > 1]
+    sizes = [alpha.shape[-1] for alpha in alphas]
+    shares = [entropy / np.log(count) for entropy, count in zip(entropies, sizes, strict=True) if count > 1]
     return AttentionStats(
-        words=sum(len(caption.words) for caption in spoken),
+        words=sum(len(caption.words) for caption in captions),
         heads=alphas[0].shape[1] if alphas else 0,
-        places=float(np.mean(places)) if places else None,
+        features=float(np.mean(sizes)) if sizes else None,
         entropy=_mean(entropies),
         share=_mean(shares),
         change=_mean([_change(alpha) for alpha in alphas]),
         largest=_mean([alpha.max(-1) for alpha in alphas]),
-        gate=_gate(spoken, least),
+        gate=_gate(captions, least),
     )
 
 
-def _headed(alpha: np.ndarray) -> np.ndarray:
-    """(T, L) or (T, heads, L) as (T, heads, L), in numbers fine enough to take logarithms of."""
+def _with_heads(alpha: np.ndarray) -> np.ndarray:
+    """α (T, L) or (T, heads, L) as (T, heads, L) in float64."""
     return np.asarray(alpha, np.float64).reshape(len(alpha), -1, alpha.shape[-1])
 
 
@@ -130,17 +133,18 @@ def _mean(parts: list[np.ndarray]) -> float | None:
     return float(values.mean()) if len(values) else None
 
 
-def _gate(spoken: list[HasAttention], least: int) -> Gate | None:
-    of_word: dict[str, list[float]] = defaultdict(list)
-    for caption in spoken:
+def _gate(captions: Sequence[HasAttention], least: int) -> Gate | None:
+    betas: dict[str, list[float]] = defaultdict(list)
+    for caption in captions:
         if caption.beta is not None:
             for word, beta in zip(caption.words, caption.beta, strict=True):
-                of_word[word].append(float(beta))
-    if not of_word:
+                betas[word].append(float(beta))
+    if not betas:
         return None
-    often = [GatedWord(word, float(np.mean(all_)), len(all_)) for word, all_ in of_word.items() if len(all_) >= least]
-    lowest = sorted(often, key=lambda each: (each.beta, each.word))[:SHOWN]
-    highest = sorted(often, key=lambda each: (-each.beta, each.word))[:SHOWN]
-    commonest = sorted(often, key=lambda each: (-each.count, each.word))[:SHOWN]
-    everything = [beta for betas in of_word.values() for beta in betas]
-    return Gate(float(np.mean(everything)), least, tuple(lowest), tuple(highest), tuple(commonest))
+    words = [GatedWord(word, float(np.mean(values)), len(values)) for word, values in betas.items()]
+    frequent = [word for word in words if word.count >= least]
+    lowest = sorted(frequent, key=lambda word: (word.beta, word.word))[:LISTED]
+    highest = sorted(frequent, key=lambda word: (-word.beta, word.word))[:LISTED]
+    commonest = sorted(frequent, key=lambda word: (-word.count, word.word))[:LISTED]
+    mean = float(np.mean([beta for values in betas.values() for beta in values]))
+    return Gate(mean, least, tuple(lowest), tuple(highest), tuple(commonest))

@@ -1,4 +1,4 @@
-"""What every metric takes: one candidate and a few references an image, as text or as words."""
+"""The input of every metric, one candidate and some references per image, and the base class of metrics."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from saywhy.errors import UserError
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 Words: TypeAlias = Sequence[str]
-#: A caption: a string is cut by `tokenize`; a sequence of words is taken as it is.
-CaptionLike: TypeAlias = str | Words
+#: A caption: a string, which `tokenize` splits, or a sequence of words, which is used as it is.
+TextOrWords: TypeAlias = str | Words
 
 Score = TypeVar("Score")
 
 
 class MetricUnavailable(UserError):
-    """A metric that needs something this machine does not have; the message says what to install."""
+    """A metric whose program, or Java, is missing or fails; the message says what to install."""
 
 
-def as_words(caption: CaptionLike) -> Words:
-    """Cut a text; leave words alone.
+def as_words(caption: TextOrWords) -> Words:
+    """The words of a caption: text is tokenised, words are returned as they are.
 
     >>> as_words("A dog runs."), as_words(["a", "dog"])
     (['a', 'dog', 'runs'], ['a', 'dog'])
@@ -34,39 +34,41 @@ def as_words(caption: CaptionLike) -> Words:
     return tokenize(caption) if isinstance(caption, str) else caption
 
 
-def read(
-    candidates: Sequence[CaptionLike], references: Sequence[Sequence[CaptionLike]]
+def read_captions(
+    candidates: Sequence[TextOrWords], references: Sequence[Sequence[TextOrWords]]
 ) -> tuple[list[Words], list[list[Words]]]:
-    """Check that candidates and references belong together, and cut whatever is text."""
+    """Check that every candidate has references, and tokenise captions that are text."""
     if isinstance(candidates, str) or any(isinstance(group, str) for group in references):
-        raise UserError("captions must come as a list of candidates and a list of lists of references, not as text")
+        raise UserError("captions must be a list of candidates and a list of lists of references, not one text")
     if len(candidates) != len(references):
-        raise UserError(f"{len(candidates)} candidates but references for {len(references)} images: one each, please")
+        raise UserError(
+            f"{len(candidates)} candidates but references for {len(references)} images: give one candidate per image"
+        )
     if not candidates:
         raise UserError("no captions to score: give at least one candidate")
-    for place, group in enumerate(references):
+    for index, group in enumerate(references):
         if not group:
-            raise UserError(f"image {place} (counted from 0) has no reference caption: give at least one")
+            raise UserError(f"image {index} (counted from 0) has no reference caption: give at least one")
     return list(map(as_words, candidates)), [list(map(as_words, group)) for group in references]
 
 
 class Metric(ABC, Generic[Score]):
-    """A metric fed batch by batch: `update` as often as you like, then `compute`; `reset` to begin anew."""
+    """A metric that is updated batch by batch: `update` for each batch, then `compute`; `reset` starts again."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all captions seen so far."""
+        """Remove all captions."""
         self._candidates: list[Words] = []
         self._references: list[list[Words]] = []
 
-    def update(self, candidates: Sequence[CaptionLike], references: Sequence[Sequence[CaptionLike]]) -> None:
+    def update(self, candidates: Sequence[TextOrWords], references: Sequence[Sequence[TextOrWords]]) -> None:
         """Add a batch of captions and their references."""
-        words, reference_words = read(candidates, references)
+        words, reference_words = read_captions(candidates, references)
         self._candidates += words
         self._references += reference_words
 
     @abstractmethod
     def compute(self) -> Score:
-        """Score everything seen since the last `reset`."""
+        """The score of all captions since the last `reset`."""

@@ -1,4 +1,4 @@
-"""CIDEr-D (Vedantam, Zitnick and Parikh, 2015): how much a caption agrees with what people agree on.
+"""CIDEr-D (Vedantam, Zitnick and Parikh, 2015): TF-IDF weighted n-gram similarity of a caption to its references.
 
 With c(g) the count of n-gram g in a caption, and df(g) the number of images, of N, with g in any reference,
 
@@ -6,8 +6,8 @@ With c(g) the count of n-gram g in a caption, and df(g) the number of images, of
     sim_n(h, r) = Σ_g min(v_h, v_r) v_r / (|v_h| |v_r|) · exp(-(l_h - l_r)² / 2σ²),      σ = 6
     CIDEr-D = 10 · mean over n = 1..4 and over the references of sim_n
 
-The lengths l count bigrams, not words: so do the coco-caption tools, whose numbers all report. The scale is
-theirs too: papers print 100 times this value. For one image alone N = 1, and every score is 0.
+The lengths l count bigrams, not words, as in the coco-caption tools, whose numbers papers report. The scale is
+theirs too: papers print 100 times this value. With a single image N = 1, and every score is 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from saywhy.errors import UserError
-from saywhy.metrics.base import CaptionLike, Floats, Metric, as_words, read
+from saywhy.metrics.base import Floats, Metric, TextOrWords, as_words, read_captions
 from saywhy.metrics.ngrams import Corpus, Counts
 
 _SIGMA = 6.0
@@ -29,7 +29,7 @@ _ORDERS = 4
 
 @dataclass(frozen=True)
 class CiderScore:
-    """CIDEr-D on its scale of 0 to 10: the mean, and each caption's own."""
+    """CIDEr-D on its scale of 0 to 10: the mean, and the score of each caption."""
 
     cider: float
     per_caption: Floats = field(repr=False, compare=False)  # (n,)
@@ -37,20 +37,20 @@ class CiderScore:
 
 @dataclass(frozen=True)
 class DocumentFrequency:
-    """In how many images' references each n-gram stands; counted once, say over the training set."""
+    """The number of images whose references contain each n-gram, for example over the training set."""
 
     images: int
     counts: Mapping[tuple[str, ...], int] = field(repr=False)
 
     @classmethod
-    def of(cls, references: Sequence[Sequence[CaptionLike]]) -> DocumentFrequency:
-        """Count over the references of many images.
+    def of(cls, references: Sequence[Sequence[TextOrWords]]) -> DocumentFrequency:
+        """Count the n-grams of the references of many images.
 
         >>> DocumentFrequency.of([["a dog", "a brown dog"], ["a cat"]]).counts["a",]
         2
         """
         if not references:
-            raise UserError("no references to count document frequencies in: give those of at least one image")
+            raise UserError("no references to count document frequencies: give those of at least one image")
         counts: Counter[tuple[str, ...]] = Counter()
         for group in references:
             words = [as_words(caption) for caption in group]
@@ -59,18 +59,18 @@ class DocumentFrequency:
 
 
 def cider(
-    candidates: Sequence[CaptionLike],
-    references: Sequence[Sequence[CaptionLike]],
+    candidates: Sequence[TextOrWords],
+    references: Sequence[Sequence[TextOrWords]],
     frequency: DocumentFrequency | None = None,
 ) -> CiderScore:
-    """Score candidates against references, by the document frequencies given or else those of the references.
+    """Score candidates against references. Document frequencies are those of the references unless given.
 
     >>> images = [["A dog runs.", "A brown dog is runner."], ["Two men sit.", "Men on a bench."]]
     >>> round(cider(["A dog is runner.", "A cat."], images).cider, 3)
     1.645
     """
-    corpus = Corpus(*read(candidates, references))
-    similarity = np.zeros(len(corpus.length))  # (captions,) of each reference to its candidate
+    corpus = Corpus(*read_captions(candidates, references))
+    similarity = np.zeros(len(corpus.length))  # (captions,) of each reference and its candidate
     for n, counts in enumerate(corpus.ngrams(_ORDERS), 1):
         similarity += _cosine(corpus, counts, _weights(corpus, counts, n, frequency))
     bigrams = np.maximum(0, corpus.length - 1)
@@ -83,14 +83,14 @@ def cider(
 
 
 class Cider(Metric[CiderScore]):
-    """CIDEr-D fed batch by batch; see `cider`."""
+    """CIDEr-D, updated batch by batch; see `cider`."""
 
     def __init__(self, frequency: DocumentFrequency | None = None) -> None:
         super().__init__()
         self.frequency = frequency
 
     def compute(self) -> CiderScore:
-        """Score everything seen since the last `reset`."""
+        """The score of all captions since the last `reset`."""
         return cider(self._candidates, self._references, self.frequency)
 
 
@@ -99,19 +99,19 @@ def _grams(words: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def _weights(corpus: Corpus, counts: Counts, n: int, frequency: DocumentFrequency | None) -> Floats:
-    """log N - log df for every row."""
+    """log N - log df of each row of the counts."""
     if frequency is None:
         referenced = counts.gram[counts.starts][counts.in_reference]
-        images, known = corpus.images, np.bincount(referenced, minlength=len(counts.gram))[counts.gram]
+        images, df = corpus.images, np.bincount(referenced, minlength=len(counts.gram))[counts.gram]
     else:
-        grams = (tuple(corpus.text[place : place + n]) for place in counts.position.tolist())
-        known = np.fromiter((frequency.counts.get(gram, 0) for gram in grams), np.int64, len(counts.gram))
+        grams = (tuple(corpus.text[start : start + n]) for start in counts.position.tolist())
+        df = np.fromiter((frequency.counts.get(gram, 0) for gram in grams), np.int64, len(counts.gram))
         images = frequency.images
-    return math.log(images) - np.log(np.maximum(1.0, known))
+    return math.log(images) - np.log(np.maximum(1.0, df))
 
 
 def _cosine(corpus: Corpus, counts: Counts, weight: Floats) -> Floats:
-    """For every reference the clipped cosine to its image's candidate."""
+    """The clipped cosine similarity of every reference and its image's candidate, (captions,)."""
     value = counts.count * weight
     first = counts.starts
     shared = counts.is_candidate[first][counts.run] & ~counts.is_candidate

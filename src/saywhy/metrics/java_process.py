@@ -1,4 +1,4 @@
-"""The two metrics that only exist as Java programs: finding them, and talking to them."""
+"""Finding and running the Java programs of METEOR and SPICE."""
 
 from __future__ import annotations
 
@@ -18,89 +18,92 @@ from typing import IO
 
 from saywhy.metrics.base import MetricUnavailable
 
-# Numbers are read and written with a full stop, words in UTF-8, whatever the machine is set to.
+# Decimal points and UTF-8, whatever the locale of the machine.
 _SETTINGS = ["-Dfile.encoding=UTF-8", "-Duser.language=en", "-Duser.country=US"]
 
 
 def java_command(metric: str) -> list[str]:
-    """The beginning of every Java command line."""
+    """The first words of a Java command line."""
     java = shutil.which("java")
     if java is None:
         raise MetricUnavailable(
-            f"{metric} needs Java 8 or newer, from the system: for instance apt install default-jre-headless"
+            f"{metric} needs Java 8 or newer: install it, for instance with apt install default-jre-headless"
         )
     return [java, *_SETTINGS]
 
 
-def program(metric: str, jar: str) -> Path:
-    """Where pycocoevalcap keeps a metric's program; the package is looked up, not imported."""
-    found = importlib.util.find_spec("pycocoevalcap")
-    places = (found.submodule_search_locations or []) if found else []
-    for place in places:
-        if (path := Path(place) / jar).is_file():
+def find_jar(metric: str, jar: str) -> Path:
+    """The path of a metric's program inside pycocoevalcap, which is located without being imported."""
+    spec = importlib.util.find_spec("pycocoevalcap")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        if (path := Path(folder) / jar).is_file():
             return path
-    raise MetricUnavailable(f'{metric} needs the program {Path(jar).name}: pip install "saywhy[meteor]" brings it')
+    raise MetricUnavailable(
+        f'{metric} needs the program {Path(jar).name}: install it with pip install "saywhy[meteor]"'
+    )
 
 
 @lru_cache(maxsize=1)
 def java_version() -> str:
-    """The version that `java` gives itself, for the signature."""
-    said = subprocess.run([*java_command("The version"), "-version"], capture_output=True, text=True, check=False)
-    found = re.search(r'version "([^"]+)"', said.stderr)
-    return found[1] if found else "unknown"
+    """The version of the installed Java, for the signature."""
+    process = subprocess.run([*java_command("METEOR"), "-version"], capture_output=True, text=True, check=False)
+    version = re.search(r'version "([^"]+)"', process.stderr)
+    return version[1] if version else "unknown"
 
 
-class Conversation:
-    """A process that answers lines with lines; if it dies or falls silent, this says so instead of waiting.
+class JavaProcess:
+    """A Java process that answers lines with lines; if it ends or stops answering, `MetricUnavailable` is raised.
 
-    Both its outputs are read all the time and its input is written beside, so no full pipe blocks anyone.
+    Threads read both of its outputs and write its input, so that a full pipe cannot block.
     """
 
-    def __init__(self, metric: str, command: list[str], folder: Path, silence: float) -> None:
-        self._metric, self._silence = metric, silence
+    def __init__(self, metric: str, command: list[str], folder: Path, timeout: float) -> None:
+        self._metric, self._timeout = metric, timeout
         self._answers: queue.Queue[str | None] = queue.Queue()
-        self._complaints: deque[str] = deque(maxlen=20)
+        self._errors: deque[str] = deque(maxlen=20)
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
             command, cwd=folder, stdin=pipe, stdout=pipe, stderr=pipe, encoding="utf-8", errors="replace"
         )
-        self._aside(self._listen, self._process.stdout)
-        self._stderr = self._aside(self._complaints.extend, self._process.stderr)
+        self._in_thread(self._read, self._process.stdout)
+        self._stderr = self._in_thread(self._errors.extend, self._process.stderr)
 
-    def ask(self, lines: Iterable[str], answers: int) -> list[str]:
-        """Send lines, and wait for that many lines in return."""
-        self._aside(self._say, [f"{line}\n" for line in lines])
+    def send(self, lines: Iterable[str], answers: int) -> list[str]:
+        """Send lines and wait for `answers` lines."""
+        self._in_thread(self._write, [f"{line}\n" for line in lines])
         return [self._next() for _ in range(answers)]
 
-    def _aside(self, work: Callable[..., object], *arguments: object) -> threading.Thread:
+    def _in_thread(self, work: Callable[..., object], *arguments: object) -> threading.Thread:
         thread = threading.Thread(target=work, args=arguments, daemon=True)
         thread.start()
         return thread
 
-    def _listen(self, stream: IO[str]) -> None:
+    def _read(self, stream: IO[str]) -> None:
         for line in stream:
             self._answers.put(line.strip())
         self._answers.put(None)
 
-    def _say(self, lines: list[str]) -> None:
+    def _write(self, lines: list[str]) -> None:
         stdin = self._process.stdin
         assert stdin is not None
-        with contextlib.suppress(OSError, ValueError):  # it died: the end of its answers tells
+        with contextlib.suppress(OSError, ValueError):  # the process ended; `_next` reports it
             stdin.writelines(lines)
             stdin.flush()
 
     def _next(self) -> str:
         try:
-            answer = self._answers.get(timeout=self._silence)
+            answer = self._answers.get(timeout=self._timeout)
         except queue.Empty:
-            raise MetricUnavailable(f"{self._metric}: Java said nothing for {self._silence:.0f} s; given up") from None
+            raise MetricUnavailable(
+                f"{self._metric}: Java gave no answer for {self._timeout:.0f} s and was stopped"
+            ) from None
         if answer is None:
             self._stderr.join(1)
-            last = next((line.strip() for line in self._complaints if line.strip()), "it gave no reason")
-            raise MetricUnavailable(f"{self._metric}: Java ended early: {last}")
+            reason = next((line.strip() for line in self._errors if line.strip()), "no error message")
+            raise MetricUnavailable(f"{self._metric}: Java ended early: {reason}")
         return answer
 
-    def __enter__(self) -> Conversation:
+    def __enter__(self) -> JavaProcess:
         return self
 
     def __exit__(

@@ -1,4 +1,4 @@
-"""All metrics at once, from captions cut once, with the signature that makes the numbers comparable."""
+"""All metrics of a set of captions, which are tokenised once, and the signature that makes scores comparable."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from saywhy.metrics.base import CaptionLike, MetricUnavailable, read
+from saywhy.metrics.base import MetricUnavailable, TextOrWords, read_captions
 from saywhy.metrics.bleu import BleuScore, bleu
 from saywhy.metrics.cider import CiderScore, cider
 from saywhy.metrics.java_process import java_version
@@ -17,14 +17,14 @@ from saywhy.metrics.signature import Signature
 from saywhy.metrics.spice import SPICE_VERSION, SpiceScore
 from saywhy.metrics.spice import spice as spice_score
 
-#: A metric that needs Java: True insists on it, False leaves it out, "auto" takes it if it can be had.
-Wanted: TypeAlias = bool | Literal["auto"]
+#: Whether to compute a metric that needs Java. If it is unavailable, True raises the error, "auto" makes it a note.
+Compute: TypeAlias = bool | Literal["auto"]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Every metric of one set of captions."""
+    """The metrics of one set of captions; None for a metric that was not computed, which may have a note."""
 
     bleu: BleuScore
     rouge_l: RougeScore
@@ -51,59 +51,61 @@ class Scores:
 
 
 def score(
-    candidates: Sequence[CaptionLike],
-    references: Sequence[Sequence[CaptionLike]],
+    candidates: Sequence[TextOrWords],
+    references: Sequence[Sequence[TextOrWords]],
     *,
-    meteor: Wanted = "auto",
-    spice: Wanted = "auto",
+    meteor: Compute = "auto",
+    spice: Compute = False,
     signature: Signature | None = None,
 ) -> Scores:
-    """Score candidates by every metric; `signature` may tell what cannot be seen from here (split, decoding).
+    """Score candidates by all metrics. SPICE needs a parser that few machines have, and is off by default.
 
-    >>> scores = score(["A dog runs."], [["A dog runs.", "The dog."]], meteor=False, spice=False)
+    `signature` has what the captions do not show, such as split and decoding.
+
+    >>> scores = score(["A dog runs."], [["A dog runs.", "The dog."]], meteor=False)
     >>> round(scores.as_dict()["rouge_l"], 3), scores.signature.refs
     (100.0, 2)
     """
-    words, groups = read(candidates, references)
+    words, groups = read_captions(candidates, references)
     notes: list[str] = []
-    by_meteor = _if_wanted(meteor, "METEOR", lambda: meteor_score(words, groups), notes)
-    by_spice = _if_wanted(spice, "SPICE", lambda: spice_score(words, groups), notes)
+    meteor_result = _compute(meteor, "METEOR", lambda: meteor_score(words, groups), notes)
+    spice_result = _compute(spice, "SPICE", lambda: spice_score(words, groups), notes)
     return Scores(
         bleu=bleu(words, groups),
         rouge_l=rouge_l(words, groups),
         cider=cider(words, groups),
-        meteor=by_meteor,
-        spice=by_spice,
+        meteor=meteor_result,
+        spice=spice_result,
         n=len(words),
         signature=replace(
             _describe(candidates, references, signature or Signature()),
-            meteor=METEOR_VERSION if by_meteor else None,
-            spice=SPICE_VERSION if by_spice else None,
-            java=java_version() if by_meteor or by_spice else None,
+            meteor=METEOR_VERSION if meteor_result else None,
+            spice=SPICE_VERSION if spice_result else None,
+            java=java_version() if meteor_result or spice_result else None,
         ),
         notes=tuple(notes),
     )
 
 
-def _if_wanted(wanted: Wanted, name: str, compute: Callable[[], T], notes: list[str]) -> T | None:
-    if wanted is False:
+def _compute(mode: Compute, name: str, metric: Callable[[], T], notes: list[str]) -> T | None:
+    if mode is False:
         return None
     try:
-        return compute()
-    except MetricUnavailable as reason:
-        if wanted is True:
+        return metric()
+    except MetricUnavailable as error:
+        if mode is True:
             raise
-        notes.append(f"{name} left out: {reason}")
+        notes.append(f"{name} left out: {error}")
         return None
 
 
 def _describe(
-    candidates: Sequence[CaptionLike], references: Sequence[Sequence[CaptionLike]], given: Signature
+    candidates: Sequence[TextOrWords], references: Sequence[Sequence[TextOrWords]], signature: Signature
 ) -> Signature:
-    """Fill in what the captions themselves tell; what was said beforehand stands."""
+    """The signature with tokeniser, case, number of references and number of images filled in."""
     text_only = all(isinstance(caption, str) for group in (candidates, *references) for caption in group)
-    tok = given.tok or ("ptb" if text_only else "given")
+    tok = signature.tok or ("ptb" if text_only else "given")
     sizes = {len(group) for group in references}
     refs = min(sizes) if len(sizes) == 1 else f"{min(sizes)}-{max(sizes)}"
-    case = given.case or ("lower" if tok == "ptb" else None)
-    return replace(given, tok=tok, case=case, refs=refs, n=len(candidates))
+    case = signature.case or ("lower" if tok == "ptb" else None)
+    return replace(signature, tok=tok, case=case, refs=refs, n=len(candidates))

@@ -1,31 +1,31 @@
-"""A line beside every score that says how it came about, as sacrebleu does for translation (Post, 2018).
+"""A line beside every score that lists the settings it depends on, as sacrebleu has for translation (Post, 2018).
 
-Tokeniser, split, beam and length rule move a captioning score as much as the model does: two scores can be
-compared only if their signatures agree.
+Tokeniser, split, beam width and length penalty change a captioning score as much as the model does: two scores can
+be compared only if their signatures agree.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
-from saywhy.errors import UserError
+from saywhy.errors import UserError, did_you_mean
 from saywhy.provenance import saywhy_version
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What a score depends on; what is not known is left out of the text.
+    """The settings that a score depends on; those that are None are left out of the text.
 
     >>> str(Signature(tok="ptb", refs=5, n=1000, split="test", decode="beam5", length=0.7, saywhy="0.1.0"))
     'tok:ptb|refs:5|n:1000|split:test|decode:beam5|length:0.7|saywhy:0.1.0'
     """
 
-    tok: str | None = None  # the tokeniser; "given" for captions that came as words
-    refs: int | str | None = None  # references an image, or "1-5" where it varies
-    n: int | None = None  # images
+    tok: str | None = None  # tokeniser; "given" for captions that were given as words
+    refs: int | str | None = None  # references per image, or "1-5" if their number varies
+    n: int | None = None  # number of images
     split: str | None = None
-    decode: str | None = None  # greedy, beam5, ...
-    length: float | str | None = None  # the length rule of the search
+    decode: str | None = None  # decoding settings: greedy, beam5, ...
+    length: float | str | None = None  # length penalty
     case: str | None = None
     meteor: str | None = None
     spice: str | None = None
@@ -35,7 +35,7 @@ class Signature:
     def __post_init__(self) -> None:
         for name, value in self._parts():
             if "|" in str(value):
-                raise UserError(f"a signature's parts are divided by |, so {name} cannot be {value!r}")
+                raise UserError(f"signature: {name} cannot be {value!r}, because | separates its parts")
 
     def __str__(self) -> str:
         return "|".join(f"{name}:{value}" for name, value in self._parts())
@@ -53,5 +53,5 @@ def signature(**parts: object) -> str:
     """
     known = [part.name for part in fields(Signature)]
     if unknown := sorted(set(parts) - set(known)):
-        raise UserError(f"a signature has no part {unknown[0]!r}; known: {', '.join(known)}")
+        raise UserError(f"signature: unknown part {unknown[0]!r}: {did_you_mean(unknown[0], known)}")
     return str(Signature(**parts))  # type: ignore[arg-type]

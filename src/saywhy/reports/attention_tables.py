@@ -1,89 +1,101 @@
-"""Where captioners look, and what their gates let in: tables of the "attentions" of results files."""
+"""Tables of attention statistics and of the gate β, from results files."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from saywhy.reports.markdown import MISSING, number, table
-from saywhy.reports.results_files import Model, spread
+from saywhy.metrics.attention_stats import AttentionStats, Gate, GatedWord
+from saywhy.reports.results_files import ModelResults, mean_and_deviation
+from saywhy.viz.tables import MISSING, Markdown, Table, bold, decimal, escape_markdown, markdown
 
-ENDS = ("lowest", "highest")
-FEW = 5
+SHORT_LIST = 5
+STATISTICS = ("entropy", "share", "change", "largest")
 ATTENTION = (
-    "Over all words of the freely decoded captions, heads averaged. Entropy is in nats; its share of log L is 1 where "
-    "all L places are looked at alike. Change is the total variation between the α of a word and of the next, 0 to 1.\n"
+    "Means over all words of the generated captions and over heads. L is the number of features. Entropy is in nats; "
+    "divided by log L, it is 1 if attention is uniform. Change is the total variation between the attention weights α "
+    "of a word and of the next word, 0 to 1."
 )
-WORDS = (
-    "β is the share of what is known from the words alone, the sentinel's: low where the model looks, high where it "
-    "recalls.\n"
+ADMITS_WORDS = (
+    "β is the sentinel's share, that is, how much the model relies on earlier words: low for words that it reads off "
+    "the image, high for words that follow from the words before."
 )
-IMAGE = "β lets the image in: low where it is hardly used. The five words at either end, with their mean β.\n"
+ADMITS_IMAGE = (
+    "β lets the image in: a low β means that the image is hardly used. The five words at either end, with their mean β."
+)
 
 
-def attention(found: Sequence[Model]) -> str:
-    """A row a model that has attentions; nothing if none has."""
-    head = ("model", "places", "entropy", "share of log L", "change", "largest α")
-    rows = [
-        (model.name, _places(model), *(_spread(model, name) for name in ("entropy", "share", "change", "largest")))
-        for model in found
-        if _glances(model)
-    ]
-    return f"### Attention\n\n{ATTENTION}\n{table(head, rows)}" if rows else ""
-
-
-def gates(found: Sequence[Model]) -> str:
-    """The words with the lowest and the highest mean β, at length where β admits the words; nothing if none has β."""
-    gated = [model for model in found if any(each.get("gate") for each in _glances(model))]
-    at_length = [model for model in gated if _first(model)["gate_admits"] == "words"]
-    others = [model for model in gated if model not in at_length]
-    parts = [_at_length(model) for model in at_length] + ([_briefly(others)] if others else [])
-    if not parts:
-        return ""
-    gate = _first(gated[0])["gate"]
-    said = f"Mean β of words that were said at least {gate['least']} times, of one seed where there are several.\n"
-    return "\n".join(["### What the gate says\n", said, *parts])
-
-
-def _glances(model: Model) -> list[dict[str, Any]]:
-    return [run["attentions"] for run in model.runs if run.get("attentions")]
-
-
-def _first(model: Model) -> dict[str, Any]:
-    return next(each for each in _glances(model) if each.get("gate"))
-
-
-def _places(model: Model) -> str:
-    """L; with a decimal where images have different numbers of regions."""
-    found = [each["places"] for each in _glances(model)]
-    whole = all(value is not None and value == round(value) for value in found)
-    return number(found[0], 0) if whole and len(set(found)) == 1 else spread(found)
-
-
-def _spread(model: Model, name: str) -> str:
-    return spread([each[name] for each in _glances(model)], digits=2)
-
-
-def _at_length(model: Model) -> str:
-    gate = _first(model)["gate"]
-    lowest, highest = ([*map(_cells, gate[end])] for end in ENDS)
-    length = max(len(lowest), len(highest))
-    padded = [[*rows, *[("", "", "")] * (length - len(rows))] for rows in (lowest, highest)]
-    rows = [(*low, *high) for low, high in zip(*padded, strict=True)]
-    body = table(("lowest", "β", "said", "highest", "β", "said"), rows, words=(0, 3))
-    common = [f"{each['word']} {number(each['beta'], 2)}" for each in gate.get("commonest", [])]
-    after = f"\nThe words said most often: {', '.join(common)}.\n" if common else ""
-    return f"**{model.name}**, mean β {number(gate['mean'], 2)}. {WORDS}\n{body}{after}"
-
-
-def _cells(word: dict[str, Any]) -> tuple[str, str, str]:
-    return word["word"], number(word["beta"], 2), str(word["count"])
-
-
-def _briefly(found: Sequence[Model]) -> str:
+def attention_section(models: Sequence[ModelResults]) -> str:
+    """One row per model with attention statistics; empty if there is none."""
+    head = ("model", "L", "entropy", "entropy / log L", "change", "largest α")
     rows = []
-    for model in found:
-        gate = _first(model)["gate"]
-        ends = [", ".join(f"{each['word']} {each['beta']:.2f}" for each in gate[end][:FEW]) for end in ENDS]
-        rows.append((model.name, *(each or MISSING for each in ends), number(gate["mean"], 2)))
-    return IMAGE + "\n" + table(("model", "lowest", "highest", "mean β"), rows, words=(0, 1, 2))
+    for model in models:
+        if statistics := _statistics(model):
+            values = [[getattr(seed, name) for seed in statistics] for name in STATISTICS]
+            cells = [mean_and_deviation(seeds, digits=2) for seeds in values]
+            rows.append((model.name, _feature_count(statistics), *cells))
+    return f"### Attention\n\n{markdown(Table(head, rows, caption=ATTENTION))}" if rows else ""
+
+
+def gate_section(models: Sequence[ModelResults]) -> str:
+    """The words with the lowest and the highest mean β; ten at either end where β admits the earlier words, else five.
+
+    Empty if no model has a gate.
+    """
+    gates = {model.name: _gate(model) for model in models}
+    admits = {model.name: next((result.beta_admits for result in model.results), "") for model in models}
+    known = {name: gate for name, gate in gates.items() if gate}
+    if not known:
+        return ""
+    long = [_long_table(name, gate) for name, gate in known.items() if admits[name] == "words"]
+    short = {name: gate for name, gate in known.items() if admits[name] != "words"}
+    least = next(iter(known.values())).least
+    text = (
+        f"Mean β of words that occur at least {least} times in the generated captions; with several seeds, those of "
+        "one seed.\n"
+    )
+    return "\n".join(["### The gate β\n", text, *long, *([_short_table(short)] if short else [])])
+
+
+def _statistics(model: ModelResults) -> list[AttentionStats]:
+    return [result.attention for result in model.results if result.attention]
+
+
+def _gate(model: ModelResults) -> Gate | None:
+    return next((statistics.gate for statistics in _statistics(model) if statistics.gate), None)
+
+
+def _feature_count(statistics: Sequence[AttentionStats]) -> str:
+    """L; with a decimal if images have different numbers of regions."""
+    counts = [seed.features for seed in statistics]
+    same = len(set(counts)) == 1 and counts[0] is not None and counts[0] == round(counts[0])
+    return decimal(counts[0], 0) if same else mean_and_deviation(counts)
+
+
+def _long_table(name: str, gate: Gate) -> str:
+    length = max(len(gate.lowest), len(gate.highest))
+    lowest, highest = (
+        [*map(_cells, words), *[("", "", "")] * (length - len(words))] for words in (gate.lowest, gate.highest)
+    )
+    rows = [(*low, *high) for low, high in zip(lowest, highest, strict=True)]
+    head = ("lowest", "β", "count", "highest", "β", "count")
+    caption = Markdown(f"{bold(name)}, mean β {decimal(gate.mean, 2)}. {ADMITS_WORDS}")
+    table = markdown(Table(head, rows, text_columns=(0, 3), caption=caption))
+    common = escape_markdown(_listed(gate.commonest))
+    return table + (f"\nThe most frequent words: {common}.\n" if common else "")
+
+
+def _short_table(gates: dict[str, Gate]) -> str:
+    rows = []
+    for name, gate in gates.items():
+        ends = [_listed(words[:SHORT_LIST]) or MISSING for words in (gate.lowest, gate.highest)]
+        rows.append((name, *ends, decimal(gate.mean, 2)))
+    head = ("model", "lowest", "highest", "mean β")
+    return markdown(Table(head, rows, text_columns=(0, 1, 2), caption=ADMITS_IMAGE))
+
+
+def _cells(word: GatedWord) -> tuple[str, str, str]:
+    return word.word, decimal(word.beta, 2), str(word.count)
+
+
+def _listed(words: Sequence[GatedWord]) -> str:
+    return ", ".join(f"{word.word} {decimal(word.beta, 2)}" for word in words)

@@ -1,113 +1,258 @@
-"""Results files and recipes as the page of results takes them: read, and gathered by model."""
+"""Results files, as `saywhy evaluate --out` writes them, and recipes: read, checked, and grouped by model."""
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
 
 from saywhy.errors import UserError
-from saywhy.reports.markdown import MISSING, number
+from saywhy.files import read_json, read_text
+from saywhy.metrics.attention_stats import AttentionStats, Gate, GatedWord
+from saywhy.reports.json_fields import Fields
+from saywhy.viz.tables import MISSING, decimal
 
-Result = dict[str, Any]
-STUDY = "flickr8k-encoder-"  # the name of a recipe of the encoder study begins so
-AUDIT = "audit-"  # the name of a file that `saywhy audit` wrote begins so
+STUDY = "flickr8k-encoder-"  # prefix of the names of the encoder study's recipes
+AUDIT = "audit-"  # prefix of the names of files that `saywhy audit` writes
 
 
 @dataclass(frozen=True)
-class Model:
-    """A model's results on one split, decoded one way: a file a seed."""
+class Scores:
+    """The scores of one evaluation, in percent; METEOR is None if it was not available."""
+
+    bleu: tuple[float, ...]
+    bleu_no_penalty: tuple[float, ...]
+    meteor: float | None
+    rouge_l: float
+    cider: float
+    signature: str
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a model was trained; None or empty where that is not recorded."""
+
+    recipe: str
+    seed: int | None
+    encoder: str
+    weights: str
+    input_size: int | None
+    seconds: float | None
+    parameters: float | None
+    device: str
+    shared_gpu: bool
+    teachers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One results file."""
+
+    model: str
+    data: str
+    split: str
+    decoding: str
+    scores: Scores
+    captions_per_second: float | None
+    device: str
+    threads: int | None
+    shared_gpu: bool
+    oracle_regions: bool
+    training: Training | None
+    attention: AttentionStats | None
+    beta_admits: str
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """One file of results/explored: a run that was tried on dev."""
 
     name: str
-    runs: tuple[Result, ...]
+    description: str
+    epochs: int
+    planned_epochs: int
+    length_penalty: float | None
+    cider: float
+    bleu4: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ModelResults:
+    """The results of one model on one split, decoded in one way: one per seed."""
+
+    name: str
+    results: tuple[Result, ...]
 
     @property
-    def training(self) -> list[dict[str, Any]]:
-        """How each run was trained, where that is known."""
-        return [run["training"] for run in self.runs if run.get("training")]
+    def training(self) -> list[Training]:
+        """How each seed was trained, where that is recorded."""
+        return [result.training for result in self.results if result.training]
 
     @property
-    def recipe(self) -> dict[str, Any]:
-        """The recipe; its seed is the first run's."""
-        return self.training[0].get("recipe", {}) if self.training else {}
-
-    @property
-    def recipe_name(self) -> str:
-        """What the recipe calls itself, which need not be its file's name."""
-        return self.recipe.get("name", self.name)
+    def recipe(self) -> str:
+        """The name in the recipe, which may differ from the recipe's file name."""
+        return (self.training[0].recipe if self.training else "") or self.name
 
     @property
     def in_study(self) -> bool:
         """Whether it belongs to the encoder study."""
-        return self.recipe_name.startswith(STUDY)
+        return self.recipe.startswith(STUDY)
 
     @property
-    def oracle(self) -> bool:
-        """Whether it was shown regions that people drew."""
-        return any((run.get("regions") or {}).get("oracle") for run in self.runs)
+    def oracle_regions(self) -> bool:
+        """Whether its regions are boxes that people drew for these captions."""
+        return any(result.oracle_regions for result in self.results)
 
     @property
     def cider(self) -> float:
         """The mean CIDEr."""
-        return mean(run["scores"]["cider"] for run in self.runs)
+        return mean(result.scores.cider for result in self.results)
 
     @property
     def seeds(self) -> list[int]:
-        """The seeds that are known."""
-        return [run["recipe"]["seed"] for run in self.training if "seed" in run.get("recipe", {})]
+        """The seeds that are recorded."""
+        return [training.seed for training in self.training if training.seed is not None]
 
 
-def read_results(folder: Path, pattern: str) -> list[tuple[str, Result]]:
-    """The files that match, each with its name; audits, which have pages of their own, are left out."""
-    paths = [path for path in sorted(folder.glob(pattern)) if not path.name.startswith(AUDIT)]
-    try:
-        return [(path.stem, json.loads(path.read_text(encoding="utf-8"))) for path in paths]
-    except ValueError as error:
-        raise UserError(f"{folder}: a results file is not JSON ({error})") from None
+def read_results(folder: Path) -> list[Result]:
+    """The results files of a folder, without those of audits."""
+    return [_result(Fields(read_json(path), path)) for path in _files(folder)]
+
+
+def read_explorations(folder: Path) -> list[Exploration]:
+    """The runs in the subfolder `explored`."""
+    return [_exploration(path.stem, Fields(read_json(path), path)) for path in _files(folder / "explored")]
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.glob("*.json")) if not path.name.startswith(AUDIT)]
+
+
+def _result(fields: Fields) -> Result:
+    attention = fields.optional_child("attention" if "attention" in fields else "glances")  # the name of saywhy 0.1
+    return Result(
+        model=fields.require("model", str),
+        data=fields.require("data", str),
+        split=fields.require("split", str),
+        decoding=fields.get("decoding", str) or "",
+        scores=_scores(fields.child("scores")),
+        captions_per_second=fields.get("captions_per_second", float),
+        device=fields.get("device", str) or "",
+        threads=fields.get("threads", int),
+        shared_gpu=fields.get("shared_gpu", bool) or False,
+        oracle_regions=fields.optional_child("regions").get("oracle", bool) or False,
+        training=_training(fields.child("training")) if "training" in fields else None,
+        attention=_attention(attention) if "words" in attention else None,
+        beta_admits=attention.get("beta_admits", str) or "",
+    )
+
+
+def _scores(fields: Fields) -> Scores:
+    return Scores(
+        bleu=fields.numbers("bleu", 4),
+        bleu_no_penalty=fields.numbers("bleu_no_penalty", 4),
+        meteor=fields.get("meteor", float),
+        rouge_l=fields.require("rouge_l", float),
+        cider=fields.require("cider", float),
+        signature=fields.require("signature", str),
+    )
+
+
+def _training(fields: Fields) -> Training:
+    recipe = fields.optional_child("recipe")
+    encoder = recipe.optional_child("encoder")
+    return Training(
+        recipe=recipe.get("name", str) or "",
+        seed=recipe.get("seed", int),
+        encoder=encoder.get("name", str) or "",
+        weights=encoder.get("weights", str) or "imagenet",
+        input_size=recipe.optional_child("preprocessing").get("size", int),
+        seconds=fields.optional_child("progress").get("seconds", float),
+        parameters=fields.get("parameters", float),
+        device=fields.get("device", str) or "",
+        shared_gpu=fields.get("shared_gpu", bool) or False,
+        teachers=fields.names("teachers"),
+    )
+
+
+def _attention(fields: Fields) -> AttentionStats:
+    numbers = {name: fields.get(name, float) for name in ("features", "entropy", "share", "change", "largest")}
+    if "places" in fields:  # the name of saywhy 0.1
+        numbers["features"] = fields.get("places", float)
+    gate = _gate(fields.child("gate")) if "gate" in fields else None
+    return AttentionStats(words=fields.require("words", int), heads=fields.get("heads", int) or 1, gate=gate, **numbers)
+
+
+def _gate(fields: Fields) -> Gate:
+    def words(name: str) -> tuple[GatedWord, ...]:
+        return tuple(
+            GatedWord(word.require("word", str), word.require("beta", float), word.require("count", int))
+            for word in fields.children(name)
+        )
+
+    mean_beta, least = fields.require("mean", float), fields.require("least", int)
+    return Gate(mean_beta, least, words("lowest"), words("highest"), words("commonest"))
+
+
+def _exploration(name: str, fields: Fields) -> Exploration:
+    progress, recipe = fields.child("progress"), fields.child("recipe")
+    history, decoding = progress.children("history"), recipe.optional_child("decoding")
+    length = "length_penalty" if "length_penalty" in decoding else "length"  # the name of saywhy 0.1
+    return Exploration(
+        name=name,
+        description=fields.require("description", str),
+        epochs=max((event.require("epoch", int) for event in history), default=0),
+        planned_epochs=recipe.child("training").require("epochs", int),
+        length_penalty=decoding.get(length, float),
+        cider=progress.require("best", float),
+        bleu4=max((event.require("bleu4", float) for event in history), default=0.0),
+        seconds=progress.require("seconds", float),
+    )
 
 
 def read_recipes(folder: Path) -> dict[str, str]:
-    """The name each recipe gives itself ↦ its file's name without the ending. What else it says is not looked at."""
+    """The file name, without its ending, of the recipe with each name. Nothing else in a recipe is checked."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder of recipes")
-    try:
-        tables = {path.stem: tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.toml"))}
-    except ValueError as error:
-        raise UserError(f"{folder}: a recipe is not TOML ({error})") from None
-    return {table.get("name", stem): stem for stem, table in tables.items()}
+    recipes = {}
+    for path in sorted(folder.glob("*.toml")):
+        try:
+            recipes[str(tomllib.loads(read_text(path)).get("name", path.stem))] = path.stem
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise UserError(f"{path}: not TOML ({error}); correct it or remove it") from None
+    return recipes
 
 
-def models(results: Sequence[Result]) -> list[Model]:
-    """Results of one split by model, the best first, those over oracle regions last.
+def by_model(results: Iterable[Result]) -> list[ModelResults]:
+    """Results of one split grouped by model, the best first, those with oracle regions last.
 
-    The same model decoded in two ways is two models here: a mean over both would be of nothing.
+    A model that was decoded in several ways gives several groups, named by what differs.
     """
-    found: dict[tuple[str, str], list[Result]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[Result]] = defaultdict(list)
     for result in results:
-        found[result["model"], result.get("decoding", "")].append(result)
-    ways: dict[str, list[set[str]]] = defaultdict(list)
-    for name, decoding in found:
-        ways[name].append(set(decoding.split(",")))
-    made = []
-    for (name, decoding), runs in found.items():
-        shared = set.intersection(*ways[name])
-        own = ",".join(part for part in decoding.split(",") if part not in shared)
-        made.append(Model(f"{name} ({own})" if own else name, tuple(runs)))
-    return sorted(made, key=lambda model: (model.oracle, -model.cider, model.name))
+        groups[result.model, result.decoding].append(result)
+    decodings: dict[str, list[set[str]]] = defaultdict(list)
+    for model, decoding in groups:
+        decodings[model].append(set(decoding.split(",")))
+    models = []
+    for (model, decoding), group in groups.items():
+        common = set.intersection(*decodings[model])
+        difference = ",".join(part for part in decoding.split(",") if part not in common)
+        models.append(ModelResults(f"{model} ({difference})" if difference else model, tuple(group)))
+    return sorted(models, key=lambda model: (model.oracle_regions, -model.cider, model.name))
 
 
-def spread(values: Sequence[float | None], digits: int = 1) -> str:
-    """The mean with its standard deviation, or the one value there is; a dash if one is missing.
+def mean_and_deviation(values: Sequence[float | None], digits: int = 1) -> str:
+    """The mean with its standard deviation, or the only value; a dash if one is missing.
 
-    >>> spread([60.0, 62.0]), spread([60.0]), spread([60.0, None])
+    >>> mean_and_deviation([60.0, 62.0]), mean_and_deviation([60.0]), mean_and_deviation([60.0, None])
     ('61.0 ± 1.4', '60.0', '–')
     """
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return MISSING
-    return number(mean(known), digits) + (f" ± {stdev(known):.{digits}f}" if len(known) > 1 else "")
+    return decimal(mean(known), digits) + (f" ± {stdev(known):.{digits}f}" if len(known) > 1 else "")

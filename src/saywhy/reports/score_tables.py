@@ -1,153 +1,162 @@
-"""What captioners score and what they cost: a table of them all, one of encoders, and one of seeds."""
+"""Tables of scores and costs: all captioners, the encoder study, and one row per seed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
-from typing import Any
 
-from saywhy.encoders.catalogue import encoders
-from saywhy.reports.markdown import MISSING, number, table
-from saywhy.reports.results_files import STUDY, Model, Result, spread
+from saywhy.encoders.registry import encoders
+from saywhy.reports.results_files import STUDY, ModelResults, Result, mean_and_deviation
+from saywhy.viz.tables import MISSING, Table, code, decimal, escape_markdown, markdown
 
 BLEU = ("B1", "B2", "B3", "B4")
 NO_PENALTY = ("B1′", "B2′", "B3′", "B4′")
-OTHERS = ("METEOR", "ROUGE-L", "CIDEr")
+OTHER_METRICS = ("METEOR", "ROUGE-L", "CIDEr")
 COST = ("par. M", "train s", "GPU", "cap/s")
-SHARED = "† Measured with other runs on the same GPU.\n"
-ORACLE = "‡ Oracle regions: boxes that people drew for these captions. Such a row is no score on unseen images.\n"
-UNAVAILABLE = "weights not available here"
+SHARED = "† Measured while other runs used the same GPU.\n"
+ORACLE = (
+    "‡ Oracle regions: boxes that people drew for these captions. Such a row is not comparable with scores on unseen "
+    "images.\n"
+)
+UNAVAILABLE = "weights not available"
+STUDY_TEXT = "Soft attention with frozen encoders: only the encoder and its usual input size differ."
 
 
-def captioners(found: Sequence[Model], files: Mapping[str, str]) -> str:
-    """Every model outside the encoder study; `files` has the files of recipes by their names."""
-    head = ("model", *BLEU, *NO_PENALTY, *OTHERS, *COST)
-    rows = [(_marked(model), *_scores(model, "bleu", "bleu_no_penalty"), *_cost(model)) for model in found]
-    return "\n".join(["### Captioners\n", table(head, rows), *_notes(found), _made(found, files), *_seeds(found)])
+def captioner_section(models: Sequence[ModelResults], recipe_files: Mapping[str, str]) -> str:
+    """All models outside the encoder study; `recipe_files` maps names of recipes to file names."""
+    head = ("model", *BLEU, *NO_PENALTY, *OTHER_METRICS, *COST)
+    rows = [(_marked(model), *_scores(model, no_penalty=True), *_cost(model)) for model in models]
+    table = markdown(Table(head, rows))
+    return "\n".join(["### Captioners\n", table, *_notes(models), _provenance(models, recipe_files), *_seeds(models)])
 
 
-def encoder_study(found: Sequence[Model], files: Mapping[str, str], complete: bool) -> str:
-    """The encoders; if `complete`, also those with a recipe and no result, as rows without a number."""
-    head = ("encoder", "grid", "px", *BLEU, *OTHERS, *COST)
-    rows: list[Sequence[object]] = [(*_encoder(model), *_scores(model, "bleu"), *_cost(model)) for model in found]
-    measured = {model.recipe_name for model in found}
-    missing = [name for name in files if complete and name.startswith(STUDY) and name not in measured]
+def encoder_section(models: Sequence[ModelResults], recipe_files: Mapping[str, str], complete: bool) -> str:
+    """The encoder study; if `complete`, recipes of the study without a result get a row of dashes."""
+    head = ("encoder", "grid", "px", *BLEU, *OTHER_METRICS, *COST)
+    rows: list[Sequence[object]] = [(*_encoder(model), *_scores(model), *_cost(model)) for model in models]
+    measured = {model.recipe for model in models}
+    missing = [name for name in recipe_files if complete and name.startswith(STUDY) and name not in measured]
     rows += [(f"{name.removeprefix(STUDY)}: {UNAVAILABLE}", *[MISSING] * (len(head) - 1)) for name in missing]
-    text = "Soft attention over frozen encoders: the encoder and its usual size are all that differs.\n"
-    return "\n".join(["### Encoders\n", text, table(head, rows), *_notes(found), _made(found, files)])
+    table = markdown(Table(head, rows, caption=STUDY_TEXT))
+    return "\n".join(["### Encoders\n", table, *_notes(models), _provenance(models, recipe_files)])
 
 
-def _marked(model: Model) -> str:
-    return model.name + (" ‡" if model.oracle else "")
+def _marked(model: ModelResults) -> str:
+    return model.name + (" ‡" if model.oracle_regions else "")
 
 
-def _scores(model: Model, *bleus: str) -> list[str]:
-    columns = zip(*(_values(run, *bleus) for run in model.runs), strict=True)
-    return [spread(column) for column in columns]
+def _scores(model: ModelResults, no_penalty: bool = False) -> list[str]:
+    columns = zip(*(_values(result, no_penalty) for result in model.results), strict=True)
+    return [mean_and_deviation(column) for column in columns]
 
 
-def _values(run: Result, *bleus: str) -> list[float | None]:
-    scores = run["scores"]
-    return [*(value for bleu in bleus for value in scores[bleu]), scores["meteor"], scores["rouge_l"], scores["cider"]]
+def _values(result: Result, no_penalty: bool = False) -> list[float | None]:
+    scores = result.scores
+    bleu = (*scores.bleu, *(scores.bleu_no_penalty if no_penalty else ()))
+    return [*bleu, scores.meteor, scores.rouge_l, scores.cider]
 
 
-def _cost(model: Model) -> list[str]:
-    """Parameters, training and speed; means over seeds without their spread, which says little of a cost."""
-    training = model.training
-    parameters = _mean(training, lambda run: run["parameters"] / 1e6)
-    seconds = _mean(training, lambda run: run["progress"]["seconds"])
-    shared = " †" if any(run.get("shared_gpu") for run in training) else ""
-    devices = sorted({_short(run["device"]) for run in training if "device" in run})
-    speed = _mean(model.runs, lambda run: run["captions_per_second"])
-    crowded = " †" if any(run.get("shared_gpu") for run in model.runs) else ""
-    spoken_on = "/".join(sorted({_short(run["device"]) for run in model.runs if "device" in run}))
+def _cost(model: ModelResults) -> list[str]:
+    """Parameters, seconds of training, device and speed: means over seeds."""
+    parameters = _mean(training.parameters for training in model.training)
+    seconds = _mean(training.seconds for training in model.training)
+    shared = any(training.shared_gpu for training in model.training)
     return [
-        number(parameters),
-        number(seconds, 0) + (shared if seconds is not None else ""),
-        "/".join(devices) or MISSING,
-        f"{speed:.{1 if speed < 100 else 0}f} {spoken_on}".strip() + crowded if speed is not None else MISSING,
+        decimal(None if parameters is None else parameters / 1e6, 1),
+        decimal(seconds, 0) + (" †" if shared and seconds is not None else ""),
+        _devices(training.device for training in model.training) or MISSING,
+        _speed(model),
     ]
 
 
-def _mean(runs: Iterable[Result], value: Callable[[Result], float]) -> float | None:
-    """The mean over the runs that have it."""
-    found = []
-    for run in runs:
-        try:
-            found.append(value(run))
-        except KeyError:
-            continue
-    return mean(found) if found else None
+def _speed(model: ModelResults) -> str:
+    """Captions per second, and the device."""
+    speed = _mean(result.captions_per_second for result in model.results)
+    if speed is None:
+        return MISSING
+    shared = " †" if any(result.shared_gpu for result in model.results) else ""
+    return f"{speed:.{1 if speed < 100 else 0}f} {_devices(result.device for result in model.results)}".strip() + shared
 
 
-def _short(device: str) -> str:
-    """A device as it fits in a column: "NVIDIA H200" is "H200", "x86_64 CPU" is "CPU"."""
-    return "CPU" if device.endswith(" CPU") else device.removeprefix("NVIDIA ")
+def _mean(values: Iterable[float | None]) -> float | None:
+    """The mean of the known values."""
+    known = [value for value in values if value is not None]
+    return mean(known) if known else None
 
 
-def _encoder(model: Model) -> tuple[str, str, object]:
-    """An encoder's name, its grid, and the side of its images."""
-    recipe: dict[str, Any] = model.recipe
-    name = recipe.get("encoder", {}).get("name", model.recipe_name.removeprefix(STUDY))
-    size = recipe.get("preprocessing", {}).get("size", MISSING)
+def _devices(names: Iterable[str]) -> str:
+    """Devices in short: "NVIDIA H200" is "H200", "x86_64 CPU" is "CPU"."""
+    short = {"CPU" if name.endswith(" CPU") else name.removeprefix("NVIDIA ") for name in names if name}
+    return "/".join(sorted(short))
+
+
+def _encoder(model: ModelResults) -> tuple[str, str, object]:
+    """An encoder's name, its grid, and the side of its input in pixels."""
+    name = (model.training[0].encoder if model.training else "") or model.recipe.removeprefix(STUDY)
+    size = model.training[0].input_size if model.training else None
     usual = name in encoders and encoders[name].size == size
-    return name, f"{encoders[name].side} × {encoders[name].side}" if usual else MISSING, size
+    return name, f"{encoders[name].side} × {encoders[name].side}" if usual else MISSING, size or MISSING
 
 
-def _notes(found: Sequence[Model]) -> list[str]:
-    shared = any(run.get("shared_gpu") for model in found for run in (*model.training, *model.runs))
-    notes = [SHARED] * shared + [ORACLE] * any(model.oracle for model in found)
-    threads = sorted(
+def _notes(models: Sequence[ModelResults]) -> list[str]:
+    """The footnotes that the rows need."""
+    shared = any(training.shared_gpu for model in models for training in model.training)
+    shared |= any(result.shared_gpu for model in models for result in model.results)
+    notes = [SHARED] * shared + [ORACLE] * any(model.oracle_regions for model in models)
+    cpus = sorted(
         {
-            f"{run['device']} with {run['threads']} thread{'s' * (run['threads'] != 1)}"
-            for model in found
-            for run in model.runs
-            if run.get("device", "").endswith("CPU") and "threads" in run
+            f"{result.device} with {result.threads} thread{'s' * (result.threads != 1)}"
+            for model in models
+            for result in model.results
+            if result.device.endswith("CPU") and result.threads is not None
         }
     )
-    return notes + ([f"Speed on a CPU: {', '.join(threads)}.\n"] if threads else [])
+    return notes + ([f"Speed on a CPU: {escape_markdown(', '.join(cpus))}.\n"] if cpus else [])
 
 
-def _made(found: Sequence[Model], files: Mapping[str, str]) -> str:
-    """How each row was made, and the signatures of the scores, each with its models if there are several."""
-    lines = ["How each row was made:\n", *(f"- {model.name}: {_origin(model, files)}" for model in found)]
+def _provenance(models: Sequence[ModelResults], recipe_files: Mapping[str, str]) -> str:
+    """How each model was trained, and the signatures of the scores."""
+    lines = ["How each model was trained:\n"]
+    lines += [f"- {escape_markdown(model.name)}: {_origin(model, recipe_files)}" for model in models]
     signatures: dict[str, list[str]] = {}
-    for model in found:
-        for each in sorted({run["scores"]["signature"] for run in model.runs}):
-            signatures.setdefault(each, []).append(model.name)
+    for model in models:
+        for signature in sorted({result.scores.signature for result in model.results}):
+            signatures.setdefault(signature, []).append(model.name)
     lines.append("")
-    for each, names in signatures.items():
-        of = f" of {', '.join(names)}" if len(signatures) > 1 else ""
-        lines.append(f"Signature{of}: `{each}`\n")
+    for signature, names in signatures.items():
+        owners = f" of {escape_markdown(', '.join(names))}" if len(signatures) > 1 else ""
+        lines.append(f"Signature{owners}: {code(signature)}\n")
     return "\n".join(lines)
 
 
-def _origin(model: Model, files: Mapping[str, str]) -> str:
-    """The recipe, the seeds, and what else came in: a file of weights, teachers."""
-    if not model.recipe:
-        return "not trained here, or it is not known how"
-    file = files.get(model.recipe_name)
-    parts = [f"`recipes/{file}.toml`" if file else f"recipe {model.recipe_name}"]
+def _origin(model: ModelResults, recipe_files: Mapping[str, str]) -> str:
+    """The recipe, the seeds, the encoder's weights and the teachers of a model, in Markdown."""
+    if not model.training or not model.training[0].recipe:
+        return "its training is not recorded"
+    file = recipe_files.get(model.recipe)
+    parts = [code(f"recipes/{file}.toml") if file else f"recipe {escape_markdown(model.recipe)}"]
     if len(model.seeds) > 1:
         parts.append(f"mean ± standard deviation over the seeds {', '.join(map(str, model.seeds))}")
-    weights = model.recipe.get("encoder", {}).get("weights", "imagenet")
+    weights = model.training[0].weights
     if weights != "imagenet":
-        parts.append("random weights at first" if weights == "none" else f"weights from {weights}")
-    teachers = sorted({each for run in model.training for each in run.get("teachers", [])})
+        origin = "encoder with random initial weights" if weights == "none" else f"encoder weights from {weights}"
+        parts.append(escape_markdown(origin))
+    teachers = sorted({teacher for training in model.training for teacher in training.teachers})
     if teachers:
-        parts.append(f"taught by {', '.join(teachers)}")
+        parts.append(escape_markdown(f"distilled from {', '.join(teachers)}"))
     if teachers and len(model.seeds) > 1:
-        parts.append("where seeds share their teachers, the spread is over the student's seed alone")
+        parts.append("seeds that share their teachers differ in the student's seed only")
     return "; ".join(parts)
 
 
-def _seeds(found: Sequence[Model]) -> list[str]:
-    """Every run by itself of the models that have several."""
+def _seeds(models: Sequence[ModelResults]) -> list[str]:
+    """One row per seed, for models with several."""
     rows = []
-    for model in found:
-        for run in model.runs if len(model.runs) > 1 else ():
-            training = run.get("training", {})
-            cells = [number(value, 2) for value in _values(run, "bleu")]
-            seconds = training.get("progress", {}).get("seconds")
-            rows.append((model.name, training.get("recipe", {}).get("seed", MISSING), *cells, number(seconds, 0)))
-    return ["#### Seed by seed\n", table(("model", "seed", *BLEU, *OTHERS, "train s"), rows)] if rows else []
+    for model in models:
+        for result in model.results if len(model.results) > 1 else ():
+            seed = result.training.seed if result.training else None
+            seconds = result.training.seconds if result.training else None
+            cells = [decimal(value, 2) for value in _values(result)]
+            rows.append((model.name, MISSING if seed is None else seed, *cells, decimal(seconds, 0)))
+    head = ("model", "seed", *BLEU, *OTHER_METRICS, "train s")
+    return ["#### Each seed\n", markdown(Table(head, rows))] if rows else []

@@ -1,4 +1,4 @@
-"""What training minimises."""
+"""The training loss."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from saywhy.captioners.base import Captioner, TeacherForced
 from saywhy.captioners.soft_attention import doubly_stochastic
 from saywhy.data.augment import Augmentation
 from saywhy.data.vocabulary import PAD
-from saywhy.encoders.features import Features
-from saywhy.encoders.region_pooling import cut_regions
+from saywhy.encoders.base import Features
 
 
-class Sums(NamedTuple):
-    """A batch's loss as sums, so that processes can add theirs up before dividing.
+class LossSums(NamedTuple):
+    """The loss of a batch as sums, so that processes can add theirs before dividing.
 
     Attributes:
-        loss: what is minimised, summed over captions; carries the gradient.
-        log_loss: −log p of the words alone, without label smoothing or penalty.
+        loss: the objective summed over captions; carries the gradient.
+        log_loss: −log p of the words alone, without label smoothing or penalties.
         words: number of words predicted, `<end>` included.
         captions: number of captions.
     """
@@ -32,16 +31,29 @@ class Sums(NamedTuple):
     words: Tensor
     captions: Tensor
 
+    def as_vector(self) -> Tensor:
+        """The four sums (4,) without gradient, to be added over processes; in float64 where the device has it."""
+        dtype = torch.float32 if self.loss.device.type == "mps" else torch.float64
+        return torch.stack([value.detach().to(dtype) for value in self])
 
-class LogLikelihood(nn.Module):
+
+class CaptionLoss(nn.Module):
     """−log p(caption | image) + λ Σ_i (1 − Σ_t α_ti)², summed over captions (Xu et al. 2015, eq. 14).
 
-    The log-likelihood is a sum over a caption's words, as in the paper; an architecture may add a loss of its own
-    (`Captioner.auxiliary_loss`). Label smoothing spreads that share of each target over the whole vocabulary. With
-    teachers, `distil` is the weight of their mean distribution as a target beside the caption's own words (Hinton
-    et al. 2015, https://arxiv.org/abs/1503.02531, at temperature 1): what several captioners agree on, in one that
-    costs no more than each of them. With conditioning dropout, that share of the captions is taught without the
-    image (Kornblith et al. 2023, https://arxiv.org/abs/2307.16686), so that the model also knows p(words).
+    The log-likelihood is a sum over a caption's words, as in the paper. An architecture may add a loss of its own
+    (`Captioner.auxiliary_loss`).
+
+    Args:
+        captioner: the captioner to train.
+        size: side of the encoder's input, to which augmentation crops.
+        augmentation: random crops, flips and colours; None for none.
+        smoothing: share of each target spread over the whole vocabulary (label smoothing).
+        penalty: λ of the doubly stochastic penalty.
+        teachers: captioners whose mean word distribution is a second target, at temperature 1 (Hinton et al. 2015,
+            https://arxiv.org/abs/1503.02531).
+        distil: weight of the teachers' target; 1 − distil is that of the captions.
+        conditioning_dropout: share of the captions trained without their image (Kornblith et al. 2023,
+            https://arxiv.org/abs/2307.16686), so that the captioner also models p(words).
     """
 
     def __init__(
@@ -53,7 +65,7 @@ class LogLikelihood(nn.Module):
         penalty: float = 0.0,
         teachers: Sequence[Captioner] = (),
         distil: float = 0.0,
-        drop_image: float = 0.0,
+        conditioning_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.captioner = captioner
@@ -62,86 +74,78 @@ class LogLikelihood(nn.Module):
         self.smoothing = smoothing
         self.penalty = penalty
         self.distil = distil
-        self.drop_image = drop_image
+        self.conditioning_dropout = conditioning_dropout
         self.teachers = nn.ModuleList(teachers).requires_grad_(False)
 
     def forward(
         self,
         inputs: Tensor,
-        mirror: Tensor,
-        words: Tensor,
-        owner: Tensor,
+        may_flip: Tensor,
+        tokens: Tensor,
+        image_index: Tensor,
         grid: tuple[int, int] | None,
         boxes: Tensor | None = None,
-    ) -> Sums:
-        """Sums over a batch; with `grid`, the inputs are features already; with `boxes`, regions are looked at."""
-        longest_first = (words != PAD).sum(dim=1).argsort(descending=True, stable=True)
-        words, owner = words[longest_first], owner[longest_first]  # so that little is computed for padding
-        read, wanted = words[:, :-1], words[:, 1:]
+    ) -> LossSums:
+        """Sums over a batch (the fields of a `Batch`). With `grid`, the inputs are cached features."""
+        longest_first = (tokens != PAD).sum(dim=1).argsort(descending=True, stable=True)
+        tokens, image_index = tokens[longest_first], image_index[longest_first]  # decoders then skip padding
+        previous, targets = tokens[:, :-1], tokens[:, 1:]
         pixels = inputs
         if self.augmentation:
-            pixels, boxes = self.augmentation.with_boxes(inputs, self.size, mirror, boxes)
-        features = self._annotations(pixels, grid, boxes)
-        features, has_image = self._dropped(features.select(owner))
-        logits, attention = self.captioner(features, read)
+            pixels, boxes = self.augmentation.with_boxes(inputs, self.size, may_flip, boxes)
+        features = self._features(pixels, grid, boxes)
+        features, has_image = self._drop_images(features.select(image_index))
+        logits, attention = self.captioner(features, previous)
         logits = logits.float()
-        log_p = -_cross_entropy(logits, wanted)  # (N, T)
-        spoken = wanted != PAD  # (N, T)
-        forced = TeacherForced(features, words, log_p, spoken, has_image, owner, attention)
-        loss = self._losses(forced, logits, wanted)  # (N,)
+        log_p = -_cross_entropy(logits, targets)  # (N, T)
+        mask = targets != PAD  # (N, T)
+        smoothed = _cross_entropy(logits, targets, self.smoothing) if self.smoothing else -log_p
+        loss = smoothed.sum(dim=1)  # (N,)
         if self.distil:
-            taught = self._taught(pixels, boxes, owner, read)
-            cross = -(taught * logits.log_softmax(dim=-1)).sum(dim=-1)  # (N, T)
-            share = self.distil * has_image  # what is said without the image, teachers with it cannot teach
-            loss = (1 - share) * loss + share * (cross * spoken).sum(dim=1)
-        captions = spoken.any(dim=1)
+            taught = self._teacher_distribution(pixels, boxes, image_index, previous)
+            cross_entropy = -(taught * logits.log_softmax(dim=-1)).sum(dim=-1)  # (N, T)
+            share = self.distil * has_image  # teachers see the image: no target for a caption without one
+            loss = (1 - share) * loss + share * (cross_entropy * mask).sum(dim=1)
+        captions = mask.any(dim=1)
         if self.penalty:
-            missed = doubly_stochastic(attention.alpha.float(), spoken, features.mask)
-            loss = loss + self.penalty * missed * (captions & has_image)
-        own = self.captioner.auxiliary_loss(forced)
-        if own is not None:
-            loss = loss + own * captions
-        return Sums(loss.sum(), -log_p.detach().sum(), spoken.sum(), captions.sum())
+            penalties = doubly_stochastic(attention.alpha.float(), mask, features.mask)
+            loss = loss + self.penalty * penalties * (captions & has_image)
+        forced = TeacherForced(features, tokens, log_p, mask, has_image, image_index, attention)
+        auxiliary_loss = self.captioner.auxiliary_loss(forced)
+        if auxiliary_loss is not None:
+            loss = loss + auxiliary_loss * captions
+        return LossSums(loss.sum(), -log_p.detach().sum(), mask.sum(), captions.sum())
 
-    def _annotations(self, pixels: Tensor, grid: tuple[int, int] | None, boxes: Tensor | None) -> Features:
+    def _features(self, pixels: Tensor, grid: tuple[int, int] | None, boxes: Tensor | None) -> Features:
         if not grid:
             return self.captioner.encode(pixels, boxes)
-        kept = Features(pixels, grid)  # what a frozen encoder said
-        return kept if boxes is None else cut_regions(kept, boxes)
+        cached = Features(pixels, grid)
+        return cached if boxes is None else cached.in_boxes(boxes)
 
-    def _dropped(self, features: Features) -> tuple[Features, Tensor]:
-        """The features (N, L, D), some without their image, and which still have it (N,)."""
+    def _drop_images(self, features: Features) -> tuple[Features, Tensor]:
+        """Conditioning dropout: features (N, L, D), some without their image, and which have it (N,)."""
         device = features.vectors.device
-        if not self.drop_image:
+        if not self.conditioning_dropout:
             return features, torch.ones(len(features), dtype=torch.bool, device=device)
-        has_image = torch.rand(len(features), device=device) >= self.drop_image
+        has_image = torch.rand(len(features), device=device) >= self.conditioning_dropout
         return self.captioner.without_image(features, ~has_image), has_image
 
-    def _losses(self, forced: TeacherForced, logits: Tensor, wanted: Tensor) -> Tensor:
-        """−log p of each caption, (N,), against smoothed targets where they are smoothed."""
-        each = _cross_entropy(logits, wanted, self.smoothing) if self.smoothing else -forced.log_p
-        return each.sum(dim=1)
-
     @torch.no_grad()
-    def _taught(self, pixels: Tensor, boxes: Tensor | None, owner: Tensor, read: Tensor) -> Tensor:
-        """The teachers' mean distribution of each next word, (N, T, V), on the very pixels the captioner sees."""
-        said = []
+    def _teacher_distribution(
+        self, pixels: Tensor, boxes: Tensor | None, image_index: Tensor, previous: Tensor
+    ) -> Tensor:
+        """The teachers' mean distribution of each next word, (N, T, V), on the pixels that the captioner gets."""
+        distributions = []
         for teacher in self.teachers.eval():
             assert isinstance(teacher, Captioner)
-            logits, _ = teacher(teacher.encode(pixels, boxes).select(owner), read)
-            said.append(logits.float().softmax(dim=-1))
-        return torch.stack(said).mean(dim=0)
+            logits, _ = teacher(teacher.encode(pixels, boxes).select(image_index), previous)
+            distributions.append(logits.float().softmax(dim=-1))
+        return torch.stack(distributions).mean(dim=0)
 
 
-def _cross_entropy(logits: Tensor, wanted: Tensor, smoothing: float = 0.0) -> Tensor:
-    """−log p of each wanted word, (N, T); 0 over padding."""
-    each = F.cross_entropy(
-        logits.flatten(0, 1), wanted.flatten(), ignore_index=PAD, reduction="none", label_smoothing=smoothing
+def _cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+    """−log p of each target, (N, T); 0 at padding."""
+    losses = F.cross_entropy(
+        logits.flatten(0, 1), targets.flatten(), ignore_index=PAD, reduction="none", label_smoothing=smoothing
     )
-    return each.view_as(wanted)
-
-
-def as_vector(sums: Sums) -> Tensor:
-    """The four sums without gradient, for adding up over processes; in float64 where the device has it."""
-    precise = torch.float32 if sums.loss.device.type == "mps" else torch.float64
-    return torch.stack([each.detach().to(precise) for each in sums])
+    return losses.view_as(targets)

@@ -1,9 +1,9 @@
-"""Optimisers, learning rates over time, and the average of the weights."""
+"""Optimisers, learning-rate schedules, and the moving average of the weights."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -19,21 +19,21 @@ schedules: Registry[Callable[[float], float]] = Registry("schedule")
 
 @optimisers.register("adam")
 def adam(groups: list[dict], weight_decay: float) -> Optimizer:
-    """Adam, with weight decay apart from the gradient (AdamW)."""
+    """Adam with decoupled weight decay (AdamW)."""
     return AdamW(groups, weight_decay=weight_decay)
 
 
 @optimisers.register("rmsprop")
 def rmsprop(groups: list[dict], weight_decay: float) -> Optimizer:
-    """RMSProp, which Show, attend and tell used on Flickr8k."""
+    """RMSProp, the optimiser of Show, attend and tell on Flickr8k."""
     return RMSprop(groups, alpha=0.95, weight_decay=weight_decay)
 
 
 def parameter_groups(captioner: Captioner, lr: float, encoder_lr: float) -> list[dict]:
-    """What is trained: the decoder, and the encoder with its own rate. `base` is the rate before schedule."""
-    encoder = [p for p in captioner.encoder.parameters() if p.requires_grad]
-    own = {id(p) for p in captioner.encoder.parameters()}
-    decoder = [p for p in captioner.parameters() if p.requires_grad and id(p) not in own]
+    """The trained parameters of decoder and encoder, each with its learning rate; `base` is the unscheduled rate."""
+    encoder = [parameter for parameter in captioner.encoder.parameters() if parameter.requires_grad]
+    encoder_ids = {id(parameter) for parameter in captioner.encoder.parameters()}
+    decoder = [p for p in captioner.parameters() if p.requires_grad and id(p) not in encoder_ids]
     groups = [
         {"params": decoder, "lr": lr, "base": lr},
         {"params": encoder, "lr": encoder_lr, "base": encoder_lr},
@@ -43,24 +43,24 @@ def parameter_groups(captioner: Captioner, lr: float, encoder_lr: float) -> list
 
 @schedules.register("constant")
 def constant(_: float) -> float:
-    """The same rate to the end."""
+    """The same learning rate throughout."""
     return 1.0
 
 
 @schedules.register("cosine")
-def cosine(done: float) -> float:
-    """Half a cosine, down to a hundredth."""
-    return 0.01 + 0.99 * (1 + math.cos(math.pi * done)) / 2
+def cosine(fraction: float) -> float:
+    """Half a cosine from 1 to 0.01; `fraction` is the share of the steps made."""
+    return 0.01 + 0.99 * (1 + math.cos(math.pi * fraction)) / 2
 
 
 @schedules.register("linear")
-def linear(done: float) -> float:
-    """A straight line, down to a hundredth."""
-    return 1 - 0.99 * done
+def linear(fraction: float) -> float:
+    """A straight line from 1 to 0.01."""
+    return 1 - 0.99 * fraction
 
 
-def set_rates(optimiser: Optimizer, schedule: str, step: int, steps: int, warmup: int) -> float:
-    """Set every group's rate for this step, a function of the step alone; gives the first group's."""
+def set_learning_rates(optimiser: Optimizer, schedule: str, step: int, steps: int, warmup: int) -> float:
+    """Set the learning rate of every group for step `step` of `steps`; returns that of the first group."""
     if step < warmup:
         factor = (step + 1) / warmup
     else:
@@ -71,49 +71,55 @@ def set_rates(optimiser: Optimizer, schedule: str, step: int, steps: int, warmup
 
 
 class WeightAverage:
-    """A running average of the trained weights, which usually captions better than the last ones.
+    """An exponential moving average of the trained weights, which usually captions better than the last weights.
 
-    Its memory grows to `decay` over the first steps, so that it does not remember the random start.
+    The decay grows to `decay` over the first steps, so that the average forgets the initial weights.
     """
 
     def __init__(self, module: nn.Module, decay: float) -> None:
         self.decay = decay
-        self.live = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        self.mean = {name: p.detach().clone() for name, p in self.live.items()}
+        self.weights = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
+        self.mean = {name: weight.detach().clone() for name, weight in self.weights.items()}
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Take in the weights after step number `step`, counted from 0."""
+        """Add the weights after step number `step`, counted from 0."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(list(self.mean.values()), [p.detach() for p in self.live.values()], 1 - decay)
+        weights = [weight.detach() for weight in self.weights.values()]
+        torch._foreach_lerp_(list(self.mean.values()), weights, 1 - decay)
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """Put the average in the weights' place for a while."""
-        self._exchange()
+        """Within this context the module has the averaged weights."""
+        self._swap()
         try:
             yield
         finally:
-            self._exchange()
+            self._swap()
 
     @torch.no_grad()
-    def _exchange(self) -> None:
-        for name, parameter in self.live.items():
-            kept = parameter.detach().clone()
-            parameter.copy_(self.mean[name])
-            self.mean[name].copy_(kept)
+    def _swap(self) -> None:
+        for name, weight in self.weights.items():
+            current = weight.detach().clone()
+            weight.copy_(self.mean[name])
+            self.mean[name].copy_(current)
 
 
 def optimiser_tensors(optimiser: Optimizer) -> dict[str, Tensor]:
-    """An optimiser's memory as named tensors: its state, without the settings that the recipe holds."""
+    """The optimiser's state as tensors named "parameter number.name"; its settings are in the recipe."""
     state = optimiser.state_dict()["state"]
-    return {f"{index}.{name}": value for index, memory in state.items() for name, value in memory.items()}
+    return {f"{index}.{name}": tensor for index, tensors in state.items() for name, tensor in tensors.items()}
 
 
-def restore_optimiser(optimiser: Optimizer, tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """Give an optimiser the memory `optimiser_tensors` took."""
+def restore_optimiser(optimiser: Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Restore what `optimiser_tensors` returned; a `ValueError` where it does not fit the parameters."""
+    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors:
-        index, name = key.split(".", 1)
-        state.setdefault(int(index), {})[name] = value
+    for key, tensor in tensors.items():
+        number, _, name = key.partition(".")
+        if not (number.isdecimal() and int(number) < len(parameters) and name):
+            raise ValueError(f"unknown optimiser tensor {key[:100]!r}")
+        if tensor.ndim and tensor.shape != parameters[int(number)].shape:
+            raise ValueError(f"optimiser tensor {key[:100]!r} has the shape {tuple(tensor.shape)}")
+        state.setdefault(int(number), {})[name] = tensor
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})

@@ -1,4 +1,4 @@
-"""A recipe: one TOML file that reproduces one experiment."""
+"""A recipe: one TOML file that reproduces one experiment. Its tables are the dataclasses of this module."""
 
 from __future__ import annotations
 
@@ -14,30 +14,29 @@ from typing import Any, TypeVar
 
 from saywhy.captioners import captioners
 from saywhy.data.augment import Augmentation
-from saywhy.data.batches import samplers
 from saywhy.data.preprocess import Preprocessing
 from saywhy.data.regions import RegionSettings
+from saywhy.data.training_batches import samplers
 from saywhy.decoding import Decoding
-from saywhy.errors import UserError, closest
+from saywhy.errors import UserError, did_you_mean
 from saywhy.training.optimisers import optimisers, schedules
 
 T = TypeVar("T")
 
+SELECTION_METRICS = ("cider", "bleu4")
 
-def refuse_out_of_range(table: str, settings: Any, bounds: Mapping[str, tuple[float, float]]) -> None:
-    """Raise a `UserError` that names the first setting outside its bounds; None is always within."""
-    for name, (least, most) in bounds.items():
+
+def check_ranges(table: str, settings: Any, ranges: Mapping[str, tuple[float, float]]) -> None:
+    """Raise a `UserError` that names the first setting out of its range; None is always allowed."""
+    for name, (least, most) in ranges.items():
         value = getattr(settings, name)
         if value is not None and not (least <= value <= most and math.isfinite(value)):
             raise UserError(f"{table}.{name} = {value} is out of range")
 
 
-SELECTIONS = ("cider", "bleu4")
-
-
 @dataclass(frozen=True)
 class VocabularyRecipe:
-    """Words that occur `min_count` times in the training captions, or the `size` most frequent.
+    """The vocabulary: words that occur `min_count` times in the training captions, or the `size` most frequent.
 
     With neither, words that occur five times.
     """
@@ -46,19 +45,20 @@ class VocabularyRecipe:
     size: int | None = None
 
     def __post_init__(self) -> None:
-        refuse_out_of_range("vocabulary", self, {"min_count": (1, math.inf), "size": (1, math.inf)})
+        check_ranges("vocabulary", self, {"min_count": (1, math.inf), "size": (1, math.inf)})
 
 
 @dataclass(frozen=True)
 class EncoderRecipe:
-    """Which encoder, with which weights, and what of it is trained.
+    """The encoder, its weights, and which of its blocks are trained.
 
     Attributes:
-        name: a registered encoder, "timm:NAME", or "features" where regions come with their vectors.
-        weights: "imagenet", "none", or a file.
-        finetune_from: the first block that is trained, "all", or "" for none.
-        lr: the trained blocks' learning rate.
-        output_stride: for a finer grid, where the encoder can.
+        name: a registered encoder, "timm:NAME", or "features" for precomputed region features.
+        weights: "imagenet", "none" (random), or a file.
+        finetune_from: the first block that is trained, "all", or "" for a frozen encoder.
+        lr: learning rate of the trained blocks.
+        output_stride: a smaller stride for a finer grid, where the encoder supports it.
+        train_batch_norm: update batch-norm statistics while fine-tuning.
     """
 
     name: str = "efficientnet-lite2"
@@ -69,12 +69,12 @@ class EncoderRecipe:
     train_batch_norm: bool = False
 
     def __post_init__(self) -> None:
-        refuse_out_of_range("encoder", self, {"lr": (0, 10)})
+        check_ranges("encoder", self, {"lr": (0, 10)})
 
 
 @dataclass(frozen=True)
 class CaptionerRecipe:
-    """Which architecture, and its settings."""
+    """The architecture and its settings."""
 
     name: str = "soft-attention"
     settings: dict[str, Any] = field(default_factory=dict)
@@ -82,29 +82,30 @@ class CaptionerRecipe:
 
 @dataclass(frozen=True)
 class TrainingRecipe:
-    """How it is trained.
+    """How the captioner is trained.
 
     Attributes:
-        epochs: how often every training caption is seen.
+        epochs: passes over the training captions. The number may grow when a run is resumed; the learning-rate
+            schedule is then recomputed for the new number of steps.
         batches: "images" or "equal-length".
-        batch: images, or captions of one length, in a batch, all processes together.
-        accumulate: batches added up before each step.
+        batch: images per batch, or captions of one length, over all processes.
+        accumulate: batches whose gradients are added for one optimiser step.
         optimiser: "adam" or "rmsprop".
-        lr: the decoder's learning rate.
-        warmup: steps over which rates rise from zero.
-        schedule: how rates fall afterwards: "constant", "linear" or "cosine".
-        weight_decay: pull towards zero.
-        clip: largest norm of a gradient, 0 for any.
-        label_smoothing: share of each target spread over all words.
-        doubly_stochastic: λ of the attention penalty.
-        distil: weight of the teachers' word distributions as targets; the teachers are given when training starts.
-        drop_image: share of the captions that are taught without their image (conditioning dropout).
-        average: memory of the running average of the weights, 0 for none.
-        select: what picks the best epoch on freely decoded dev captions: "cider" or "bleu4".
-        evaluate_every: epochs from one look at dev to the next; the last epoch is always looked at.
-        patience: epochs without a better score before training ends, 0 for never.
-        checkpoint_every: steps between checkpoints within an epoch, 0 for one an epoch.
-        precision: "auto" (bfloat16 where the machine has it), "bf16" or "float32".
+        lr: learning rate of the decoder.
+        warmup: steps over which learning rates rise from zero.
+        schedule: learning rates after the warm-up: "constant", "linear" or "cosine".
+        weight_decay: decoupled weight decay.
+        clip: largest norm of the gradient, 0 for no clipping.
+        label_smoothing: share of each target that is spread over the vocabulary.
+        doubly_stochastic: λ of the doubly stochastic attention penalty.
+        distil: weight of the teachers' word distributions as targets; teachers are named when training starts.
+        conditioning_dropout: share of the captions that are trained without their image.
+        average: decay of the moving average of the weights, 0 for none.
+        select: metric on freely decoded dev captions that selects the best epoch: "cider" or "bleu4".
+        evaluate_every: epochs between evaluations on dev; the last epoch is always evaluated.
+        patience: epochs without a better score before training stops, 0 for no early stopping.
+        checkpoint_every: steps between checkpoints within an epoch, 0 for one checkpoint per epoch.
+        precision: "auto" (bfloat16 where the device supports it), "bf16" or "float32".
     """
 
     epochs: int = 15
@@ -120,7 +121,7 @@ class TrainingRecipe:
     label_smoothing: float = 0.0
     doubly_stochastic: float = 1.0
     distil: float = 0.0
-    drop_image: float = 0.0
+    conditioning_dropout: float = 0.0
     average: float = 0.0
     select: str = "cider"
     evaluate_every: int = 1
@@ -129,24 +130,17 @@ class TrainingRecipe:
     precision: str = "auto"
 
     def __post_init__(self) -> None:
-        whole, share = (1, math.inf), (0, 1)
-        bounds = {
-            "epochs": whole,
-            "batch": whole,
-            "accumulate": whole,
-            "evaluate_every": whole,
-            "lr": (0, 10),
-            "warmup": (0, math.inf),
-        }
-        bounds |= dict.fromkeys(("clip", "doubly_stochastic", "patience", "checkpoint_every"), (0, math.inf))
-        bounds |= {"weight_decay": (0, 10), "label_smoothing": (0, 0.999), "average": (0, 0.99999)}
-        bounds |= {"distil": share, "drop_image": share}
-        refuse_out_of_range("training", self, bounds)
+        positive, share = (1, math.inf), (0, 1)
+        ranges = dict.fromkeys(("epochs", "batch", "accumulate", "evaluate_every"), positive)
+        ranges |= dict.fromkeys(("warmup", "clip", "doubly_stochastic", "patience", "checkpoint_every"), (0, math.inf))
+        ranges |= {"lr": (0, 10), "weight_decay": (0, 10), "label_smoothing": (0, 0.999), "average": (0, 0.99999)}
+        ranges |= {"distil": share, "conditioning_dropout": share}
+        check_ranges("training", self, ranges)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """All of it. Every table may be left out; what is left out has its default."""
+    """A complete recipe. Every table and key can be left out and then has its default."""
 
     name: str = "captioner"
     seed: int = 0
@@ -162,93 +156,96 @@ class Recipe:
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**32:
             raise UserError(f"seed = {self.seed} is out of range")
+        architecture, metric = captioners[self.captioner.name], self.training.select
         for registry, name in (
             (samplers, self.training.batches),
             (optimisers, self.training.optimiser),
             (schedules, self.training.schedule),
-            (captioners, self.captioner.name),
         ):
-            _ = registry[name]
-        if self.training.select not in SELECTIONS:
-            raise UserError(f"unknown selection {self.training.select!r}: {closest(self.training.select, SELECTIONS)}")
-        settings = _build(captioners[self.captioner.name].Settings, self.captioner.settings, "captioner.")
-        if settings.no_image == "learned" and not self.training.drop_image:
-            raise UserError('captioner.no_image = "learned" is learned by training.drop_image above 0')
-        captioners[self.captioner.name].check_attention_mode(self.decoding.attend)
-        self._refuse_odd_regions()
+            _ = registry[name]  # a UserError where the name is unknown
+        if metric not in SELECTION_METRICS:
+            raise UserError(f"unknown training.select {metric!r}: {did_you_mean(metric, SELECTION_METRICS)}")
+        settings = fill_dataclass(architecture.Settings, self.captioner.settings, "captioner.")
+        if settings.no_image == "learned" and not self.training.conditioning_dropout:
+            raise UserError('captioner.no_image = "learned" needs training.conditioning_dropout above 0')
+        architecture.check_attention_mode(self.decoding.attention)
+        self._check_regions()
 
-    def _refuse_odd_regions(self) -> None:
-        given = self.regions is not None and self.regions.kind == "features"
-        if given != (self.encoder.name == "features"):
+    def _check_regions(self) -> None:
+        precomputed = self.regions is not None and self.regions.kind == "features"
+        if precomputed != (self.encoder.name == "features"):
             raise UserError('regions.kind = "features" and encoder.name = "features" go together: give both or neither')
-        if given and self.augmentation:
-            raise UserError('regions.kind = "features" leaves no pixels to vary: take the table [augmentation] out')
+        if precomputed and self.augmentation:
+            raise UserError('regions.kind = "features" has no pixels to augment: remove the table [augmentation]')
 
 
 def read_recipe(path: str | Path, **changes: Any) -> Recipe:
-    """Read a recipe; `changes` such as `seed=1` or `encoder={"weights": "none"}` go over what it says."""
+    """Read a recipe; `changes` such as `seed=1` or `encoder={"weights": "none"}` replace values of the file."""
     try:
         table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: no such recipe") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not TOML ({error})") from None
+    except RecursionError:
+        raise UserError(f"{path}: not a recipe (nested too deeply)") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     try:
-        return from_table(_merged(table, changes))
+        return from_table(_merge(table, changes))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
 
 
 def from_table(table: dict[str, Any]) -> Recipe:
-    """A recipe from nested dictionaries, as TOML and JSON give them."""
+    """A recipe from nested dictionaries, as TOML and JSON files hold them."""
     table = dict(table)
     if isinstance(table.get("captioner"), dict) and "settings" not in table["captioner"]:
-        settings = dict(table["captioner"])  # in a recipe the settings stand beside the name
+        settings = dict(table["captioner"])  # in a TOML file the settings are beside the name
         table["captioner"] = {"name": settings.pop("name", CaptionerRecipe.name), "settings": settings}
-    return _build(Recipe, table, "")
+    return fill_dataclass(Recipe, table, "")
 
 
-def _merged(table: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+def _merge(table: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     merged = dict(table)
     for key, value in changes.items():
-        under = merged.get(key, {})
+        inner = merged.get(key, {})
         if not isinstance(value, dict):
             merged[key] = value
-        elif isinstance(under, dict):  # what should be a table and is none is left, to be refused by name
-            merged[key] = _merged(under, value)
+        elif isinstance(inner, dict):  # a value that should be a table is refused later, by name
+            merged[key] = _merge(inner, value)
     return merged
 
 
-def _build(cls: type[T], table: dict[str, Any], place: str) -> T:
-    """Fill a dataclass, refusing keys it does not have and values of another type."""
+def fill_dataclass(cls: type[T], table: dict[str, Any], prefix: str) -> T:
+    """Build a dataclass from a table; a `UserError` names an unknown key or a value of the wrong type."""
     hints = typing.get_type_hints(cls)
     values = {}
     for key, value in table.items():
         if key not in hints:
-            raise UserError(f"unknown key {place + key!r}: {closest(key, hints)}")
-        values[key] = _fitted(hints[key], value, place + key)
+            raise UserError(f"unknown key {prefix + key!r}: {did_you_mean(key, hints)}")
+        values[key] = _convert(hints[key], value, prefix + key)
     return cls(**values)
 
 
-def _fitted(hint: Any, value: Any, place: str) -> Any:
+def _convert(hint: Any, value: Any, key: str) -> Any:
+    """Check a value against its type hint: integers become floats, lists tuples, tables dataclasses."""
     if isinstance(hint, types.UnionType):
         if value is None:
             return None
-        hint = next(each for each in typing.get_args(hint) if each is not types.NoneType)
+        hint = next(option for option in typing.get_args(hint) if option is not types.NoneType)
     if dataclasses.is_dataclass(hint):
         if not isinstance(value, dict):
-            raise UserError(f"{place!r} must be a table")
-        return _build(typing.cast(type, hint), value, f"{place}.")
+            raise UserError(f"{key!r} must be a table")
+        return fill_dataclass(typing.cast(type, hint), value, f"{key}.")
     if typing.get_origin(hint) is tuple and isinstance(value, list | tuple):
-        each = typing.get_args(hint)
-        if len(value) != len(each):
-            raise UserError(f"{place!r} must be {len(each)} values, not {len(value)}")
-        return tuple(_fitted(kind, part, place) for kind, part in zip(each, value, strict=True))
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        item_types = typing.get_args(hint)
+        if len(value) != len(item_types):
+            raise UserError(f"{key!r} must be {len(item_types)} values, not {len(value)}")
+        return tuple(_convert(item_type, item, key) for item_type, item in zip(item_types, value, strict=True))
+    if hint is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**1000:
         return float(value)
-    plain = typing.get_origin(hint) or hint
-    if not isinstance(value, plain) or (plain is int and isinstance(value, bool)):
-        raise UserError(f"{place!r} must be {plain.__name__}, not {value!r}")
+    plain_type = typing.get_origin(hint) or hint
+    if not isinstance(value, plain_type) or (plain_type is int and isinstance(value, bool)):
+        raise UserError(f"{key!r} must be {plain_type.__name__}, not {value!r}")
     return value

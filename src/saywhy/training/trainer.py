@@ -1,30 +1,41 @@
 """A training run: from a recipe and a data set to a model folder.
 
-Randomness is a function of the seed and the step alone: the order of batches comes from (seed, epoch),
-dropout and augmentation from (seed, step, process). So a run that was killed goes on from its checkpoint as
-if nothing had happened, and nothing but weights, optimiser and counters has to be kept.
+Random numbers depend on the seed and the position in the run alone: the order of batches on (seed, epoch), dropout
+and augmentation on (seed, step, process). So a checkpoint holds weights, optimiser state and counters but no random
+state, and a resumed run ends with the weights of an uninterrupted one.
+
+`on_event` gets dictionaries with these fields:
+
+    kind          other fields
+    "encode"      done, total: images encoded for the feature cache, before "start"
+    "start"       captioner, encoder, parameters, trained_parameters, images, captions, epochs, steps, step, out, device
+    "step"        step, steps, epoch, loss, objective, lr, images_per_second
+    "epoch"       epoch, epochs, loss, images_per_second, seconds_left; after an evaluation also cider, bleu4, best,
+                  is_best
+    "unreadable"  line, count
 """
 
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
-from saywhy.cache import content_key
-from saywhy.captioners import Captioner
 from saywhy.captioners.model_folder import WEIGHTS, SavedModel, save_weights
-from saywhy.data.batches import Batch, Batches, share
-from saywhy.data.datasets import Dataset, digest
-from saywhy.data.loading import default_workers, read_ahead
-from saywhy.data.region_inputs import GivenRegions, RegionVectors, Where, find_regions
+from saywhy.data.datasets import Dataset
+from saywhy.data.loading import RegionVectors, default_workers, read_ahead
+from saywhy.data.region_files import find_regions
+from saywhy.data.regions import RegionSource
 from saywhy.data.tokenizer import tokenize
+from saywhy.data.training_batches import Batch, Batches, Pair, split_batches
 from saywhy.data.vocabulary import PAD
 from saywhy.errors import UserError
 from saywhy.files import write_text
@@ -32,26 +43,37 @@ from saywhy.inference.evaluation import caption_split
 from saywhy.metrics import bleu, cider
 from saywhy.provenance import machine
 from saywhy.training.builders import (
+    OnEvent,
     build_captioner,
+    build_loss,
     build_vocabulary,
+    check_images,
     feature_inputs,
     image_inputs,
+    launch_fabric,
     load_teacher,
     region_boxes,
+    source_digests,
+    weights_digest,
 )
-from saywhy.training.checkpoint import CHECKPOINT, Progress, restore_checkpoint, save_checkpoint
-from saywhy.training.fabric import engine, gathered
-from saywhy.training.feature_cache import weights_digest
-from saywhy.training.log import RunLog, plot_curves
-from saywhy.training.objectives import LogLikelihood, as_vector
-from saywhy.training.optimisers import WeightAverage, optimisers, parameter_groups, set_rates
+from saywhy.training.checkpoint import (
+    CHECKPOINT,
+    CheckpointInfo,
+    Progress,
+    folder_lock,
+    read_info,
+    restore_checkpoint,
+    save_checkpoint,
+)
+from saywhy.training.log import EpochTotals, RunLog, plot_curves
+from saywhy.training.optimisers import WeightAverage, optimisers, parameter_groups, set_learning_rates
 from saywhy.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 RUN = "run.json"
-OnEvent = Callable[[dict[str, Any]], None]
+PLOT_INTERVAL = 5.0  # seconds; curves are plotted after each epoch that takes longer
 
 
 def train(
@@ -64,39 +86,58 @@ def train(
     workers: int | None = None,
     cache: str | Path | None = None,
     teachers: Sequence[str | Path] = (),
-    regions: Where = None,
+    regions: Any = None,
     on_event: OnEvent = lambda event: None,
 ) -> Progress:
-    """Train, and leave the best model on dev in `out`.
+    """Train a captioner, and leave the best model on dev in `out`.
 
     Args:
         recipe: what to train, and how.
         data: captioned images with a train and a dev split.
-        out: the run's folder.
-        resume: go on from the checkpoint in `out`.
+        out: the run's folder: model, checkpoint, log, curves. A second process is refused while one trains into it.
+        resume: continue from the checkpoint in `out`, with the same recipe and data. The number of epochs may be
+            larger; the learning-rate schedule is then recomputed for the new number of steps, so the result differs
+            from that of a run with this number from the start.
         device: "auto", "cpu", "cuda" or "mps".
         workers: processes that read images.
-        cache: a folder to keep decoded images and frozen features in, for other runs to use too. Without
-            it, decoded images are not kept and features are kept in the run's folder.
-        teachers: model folders to learn from, where the recipe says `distil`.
-        regions: the regions' file or folder, where the recipe says `regions`; without it, boxes are those that lie
-            beside the data.
-        on_event: told of every step, epoch and broken image.
+        cache: a folder for decoded images and frozen features, which several runs can share. Without it, decoded
+            images are not cached and features are cached in the run's folder.
+        teachers: model folders to distil from, if the recipe has `distil`.
+        regions: the file or folder of regions, if the recipe has `regions`; without it, the boxes beside the data.
+        on_event: called with every event (see the module).
     """
     out = Path(out)
-    if not resume and (out / CHECKPOINT).exists():
-        raise UserError(f"{out} holds a run already: go on with --resume, or choose another --out")
-    if resume and not (out / CHECKPOINT).exists():
-        raise UserError(f"{out}: no checkpoint to resume from; start without --resume")
+    check_run_folder(recipe, out, resume)
     if bool(recipe.training.distil) != bool(teachers):
-        raise UserError("a recipe with distil needs teachers, and teachers a recipe with distil: see --teacher")
-    given = find_regions(recipe.regions, regions, f"recipe {recipe.name}", data.root)
-    fabric = engine(recipe.training.precision, device)
+        raise UserError("a recipe with distil needs teachers, and teachers need a recipe with distil: see --teacher")
+    source = None
+    if recipe.regions or regions:
+        source = find_regions(recipe.regions, regions, f"recipe {recipe.name}", data.root)
+    splits = data.train_and_dev()
+    for split in splits:
+        check_images(split, source)
     workers = default_workers() if workers is None else workers
-    run = Trainer(recipe, data, out, fabric, workers, Path(cache) if cache else None, teachers, given, on_event)
+    with folder_lock(out) if os.environ.get("RANK", "0") == "0" else nullcontext():
+        checkpoint = check_run_folder(recipe, out, resume)  # again: another run may have ended meanwhile
+        fabric = launch_fabric(recipe.training.precision, device)
+        cache = Path(cache) if cache else None
+        return Trainer(recipe, *splits, out, fabric, workers, cache, teachers, source, on_event, checkpoint).train()
+
+
+def check_run_folder(recipe: Recipe, out: str | Path, resume: bool) -> CheckpointInfo | None:
+    """Raise a `UserError` if the run cannot start, or resume, in this folder. Loads no data and no weights."""
+    path = Path(out) / CHECKPOINT
     if resume:
-        run.restore()
-    return run.train()
+        checkpoint = read_info(path)
+        checkpoint.check_recipe(_as_json(asdict(recipe)))
+        return checkpoint
+    if path.exists():
+        raise UserError(f"{out} holds a run already: continue it with --resume, or choose another --out")
+    return None
+
+
+def _as_json(value: Any) -> Any:
+    return json.loads(json.dumps(value))
 
 
 class Trainer:
@@ -105,240 +146,276 @@ class Trainer:
     def __init__(
         self,
         recipe: Recipe,
-        data: Dataset,
+        train_data: Dataset,
+        dev_data: Dataset,
         out: Path,
         fabric: Fabric,
         workers: int,
         cache: Path | None,
         teachers: Sequence[str | Path],
-        regions: GivenRegions | None,
+        regions: RegionSource | None,
         on_event: OnEvent,
+        checkpoint: CheckpointInfo | None = None,
     ) -> None:
         self.recipe, self.out, self.fabric, self.workers, self.on_event = recipe, out, fabric, workers, on_event
-        self.learning, self.dev, self.regions = data.split("train"), data.split("dev"), regions
-        self._refuse_what_is_not_there()
-        captions = [[tokenize(text) for text in image.captions] for image in self.learning.images]
-        paths = [image.path for image in self.learning.images]
+        self.train_data, self.dev_data, self.regions = train_data, dev_data, regions
+        self.progress, self.unreadable, self.machine = Progress(), set[str](), machine(fabric.device)
+        self.sources = _as_json(source_digests(train_data, dev_data, teachers, regions))
+        if checkpoint:
+            checkpoint.check_sources(self.sources)  # before anything large is loaded
+        captions = [[tokenize(text) for text in image.captions] for image in train_data.images]
         self.vocabulary = build_vocabulary(recipe, captions)
-        vectors = self._region_vectors()
+        names, paths = [image.name for image in train_data.images], [image.path for image in train_data.images]
+        vectors = RegionVectors(regions, names) if regions and regions.are_features else None
         width = vectors.width if vectors else None
         self.captioner = build_captioner(recipe, len(self.vocabulary), width).to(fabric.device)
-        self.encoder_digest = weights_digest(self.captioner.encoder)
-        features = out / "cache" if cache is None else cache
-        self.features = feature_inputs(recipe, self.captioner, paths, features, workers, fabric, on_event)
+        encoder = self.captioner.encoder
+        self.sources["encoder weights"] = weights_digest(encoder)
+        if checkpoint:
+            checkpoint.check_sources(self.sources)
+        self.features = feature_inputs(recipe, encoder, paths, cache or out / "cache", workers, fabric, on_event)
         inputs = vectors or self.features or image_inputs(recipe, paths, cache)
-        boxes = region_boxes(recipe, regions, self.learning.images) if regions else None
+        boxes = region_boxes(recipe, regions, train_data.images) if regions else None
         self.batches = Batches(captions, self.vocabulary, inputs, boxes)
-        self._set_up([load_teacher(folder, recipe, self.vocabulary, fabric.device) for folder in teachers])
-        self.teachers = {Path(folder).name: content_key(Path(folder) / WEIGHTS) for folder in teachers}
-        self.data_digest = digest(self.learning, self.dev)
-        self.regions_identity = regions.table.identity() if regions else None
-        self.progress = Progress()
-        self.broken: set[str] = set()
+        batches_per_epoch = len(self._batch_order(epoch=0))
+        self.steps = -(-batches_per_epoch // recipe.training.accumulate) * recipe.training.epochs
+        self._build_loss_and_optimiser([load_teacher(folder, recipe, self.vocabulary, fabric.device) for folder in teachers])
+        if checkpoint:
+            self._restore(checkpoint)
 
-    def _refuse_what_is_not_there(self) -> None:
-        for part in (self.learning, self.dev):
-            if self.regions:
-                self.regions.table.require(image.name for image in part.images)
-            if self.regions and self.regions.are_features:
-                continue
-            if not any(image.path.is_file() for image in part.images):
-                first = part.images[0].path
-                raise UserError(f"none of the {len(part)} images of {part.images[0].split} is there, such as {first}")
+    def _build_loss_and_optimiser(self, teachers: Sequence[Any]) -> None:
+        training = self.recipe.training
+        groups = parameter_groups(self.captioner, training.lr, self.recipe.encoder.lr)
+        self.optimiser = optimisers[training.optimiser](groups, training.weight_decay)
+        loss = build_loss(self.recipe, self.captioner, teachers)
+        self.loss, self.fabric_optimiser = self.fabric.setup(loss, self.optimiser)
+        self.average = WeightAverage(self.captioner, training.average) if training.average else None
 
-    def _region_vectors(self) -> RegionVectors | None:
-        if self.regions is None or not self.regions.are_features:
-            return None
-        return RegionVectors(self.regions, [image.name for image in self.learning.images])
+    def _restore(self, checkpoint: CheckpointInfo) -> None:
+        self.progress = checkpoint.progress
+        self.progress.finished = self._is_finished()  # not any more, if the number of epochs has grown
+        restore_checkpoint(checkpoint.path, self.captioner, self.optimiser, self.average)
 
-    def _set_up(self, teachers: list[Captioner]) -> None:
-        how = self.recipe.training
-        objective = LogLikelihood(
-            self.captioner,
-            self.recipe.preprocessing.size,
-            self.recipe.augmentation,
-            how.label_smoothing,
-            how.doubly_stochastic,
-            teachers,
-            how.distil,
-            how.drop_image,
-        )
-        groups = parameter_groups(self.captioner, how.lr, self.recipe.encoder.lr)
-        self.optimiser = optimisers[how.optimiser](groups, how.weight_decay)
-        self.objective, self.stepper = self.fabric.setup(objective, self.optimiser)
-        self.average = WeightAverage(self.captioner, how.average) if how.average else None
-
-    @property
-    def saved(self) -> SavedModel:
-        """The model as its folder describes it."""
-        recipe = self.recipe
-        decoding = asdict(recipe.decoding)
-        return SavedModel(recipe.name, self.captioner, self.vocabulary, recipe.preprocessing, decoding, recipe.regions)
-
-    def _origin(self) -> dict[str, Any]:
-        """What a resumed run must share with the one that began, as JSON gives it back."""
-        same: dict[str, Any] = {"data": self.data_digest, "encoder weights": self.encoder_digest}
-        same["teachers"] = self.teachers
-        if self.regions:
-            same["the regions' file"] = self.regions_identity
-        told = {key: value for key, value in asdict(self.recipe).items() if key != "regions" or value}
-        return json.loads(json.dumps({**told, **same}))  # without regions as it was before there were any
-
-    def restore(self) -> None:
-        """Go on from the checkpoint in the run's folder."""
-        path = self.out / CHECKPOINT
-        self.progress = restore_checkpoint(path, self.captioner, self.optimiser, self.average, self._origin())
+    def _is_finished(self) -> bool:
+        progress, training = self.progress, self.recipe.training
+        epochs_without_improvement = progress.epoch - 1 - progress.improved
+        return progress.epoch >= training.epochs or 0 < training.patience <= epochs_without_improvement
 
     def train(self) -> Progress:
-        """Train to the end of the recipe, or until patience ends."""
-        progress, how, first = self.progress, self.recipe.training, self.fabric.is_global_zero
-        log = RunLog(self.out, progress.step, progress.epoch) if first else None
-        if first and not progress.step:
-            self.saved.describe_in(self.out)
-            self._note()
-        while progress.epoch < how.epochs and not progress.finished:
-            self._train_epoch(log)
-            if log and ((progress.epoch + 1) % how.evaluate_every == 0 or progress.epoch + 1 == how.epochs):
-                self._evaluate(log)
-            progress.best, progress.best_epoch = self.fabric.broadcast((progress.best, progress.best_epoch))
-            progress.improved = self.fabric.broadcast(progress.improved)
-            waited = progress.epoch - progress.improved
-            progress.epoch, progress.batch = progress.epoch + 1, 0
-            progress.finished = progress.epoch == how.epochs or 0 < how.patience <= waited
-            self._checkpoint()
-        if log:
-            log.close()
-            plot_curves(self.out)
+        """Train to the last epoch of the recipe, or until patience has run out."""
+        progress = self.progress
+        self._report_start()
+        log = RunLog(self.out, progress.step, progress.epoch) if self.fabric.is_global_zero else None
+        if log and not progress.step:
+            self._saved_model().save_config(self.out)
+            self._write_run_json()
+        started, first_step, plotted = time.monotonic(), progress.step, -PLOT_INTERVAL
+        try:
+            while not progress.finished:
+                totals = self._train_epoch(log)
+                scores = self._evaluate(log) if log and self._evaluation_is_due() else {}
+                self._end_epoch()
+                seconds = time.monotonic() - started
+                if log and (progress.finished or seconds - plotted >= PLOT_INTERVAL):
+                    plot_curves(self.out)
+                    plotted = seconds
+                if log:
+                    self._report_epoch(totals, seconds / max(1, progress.step - first_step), scores)
+        finally:
+            if log:
+                log.close()
         return progress
 
-    def _train_epoch(self, log: RunLog | None) -> None:
-        progress, how, fabric = self.progress, self.recipe.training, self.fabric
-        order = self.batches.order(how.batches, how.batch, self.recipe.seed, progress.epoch)
-        steps = -(-len(order) // how.accumulate) * how.epochs
-        left = order[progress.batch :]
-        mine = share(left, fabric.global_rank, fabric.world_size)
-        loader = read_ahead(self.batches, mine, self.workers, pin_memory=fabric.device.type == "cuda")
-        self.objective.train()
-        began, images = time.monotonic(), 0
-        for start in range(0, len(left), how.accumulate):
-            group = left[start : start + how.accumulate]
-            sums = self._step([next(loader) for _ in group], steps)
+    def _report_start(self) -> None:
+        captioner, training = self.captioner, self.recipe.training
+        self.on_event(
+            {
+                "kind": "start",
+                "captioner": captioner.name,
+                "encoder": captioner.encoder.settings.name,
+                "parameters": sum(weight.numel() for weight in captioner.parameters()),
+                "trained_parameters": sum(weight.numel() for weight in captioner.parameters() if weight.requires_grad),
+                "images": len(self.train_data),
+                "captions": sum(len(image.captions) for image in self.train_data.images),
+                "epochs": training.epochs,
+                "steps": self.steps,
+                "step": self.progress.step,
+                "out": str(self.out),
+                "device": str(self.fabric.device),
+            }
+        )
+
+    def _report_epoch(self, totals: EpochTotals, seconds_per_step: float, scores: dict[str, Any]) -> None:
+        progress = self.progress
+        event = {
+            "epoch": progress.epoch,
+            "epochs": self.recipe.training.epochs,
+            "loss": totals.loss,
+            "images_per_second": totals.images_per_second,
+            "seconds_left": 0.0 if progress.finished else seconds_per_step * (self.steps - progress.step),
+        }
+        self.on_event({"kind": "epoch", **scores, **event})
+
+    def _batch_order(self, epoch: int) -> list[list[Pair]]:
+        training = self.recipe.training
+        return self.batches.order(training.batches, training.batch, self.recipe.seed, epoch)
+
+    def _train_epoch(self, log: RunLog | None) -> EpochTotals:
+        """Train on the batches of the epoch that are left."""
+        progress, training, fabric = self.progress, self.recipe.training, self.fabric
+        batches = self._batch_order(progress.epoch)[progress.batch :]
+        own_batches = split_batches(batches, fabric.global_rank, fabric.world_size)
+        loader = read_ahead(self.batches, own_batches, self.workers, pin_memory=fabric.device.type == "cuda")
+        self.loss.train()
+        totals = EpochTotals()
+        for start in range(0, len(batches), training.accumulate):
+            started = time.monotonic()
+            group = batches[start : start + training.accumulate]
+            sums = self._step([next(loader) for _ in group])
             progress.batch += len(group)
             progress.step += 1
-            images += sum(len({image for image, _ in pairs}) for pairs in group)
-            if log:
-                self._tell(log, sums, steps, images / (time.monotonic() - began))
-            if how.checkpoint_every and progress.step % how.checkpoint_every == 0:
-                progress.seconds += time.monotonic() - began
-                self._checkpoint()
-                began, images = time.monotonic(), 0
-        progress.seconds += time.monotonic() - began
-        self._name_broken([line for lines in gathered(sorted(self.broken), fabric.world_size) for line in lines])
+            seconds = time.monotonic() - started
+            progress.seconds += seconds
+            totals.seconds += seconds
+            totals.images += sum(len({image for image, _ in pairs}) for pairs in group)
+            self._report_step(log, totals, *sums.tolist())
+            if training.checkpoint_every and progress.step % training.checkpoint_every == 0:
+                self._save_checkpoint()
+        self._share_unreadable()
+        return totals
 
-    def _tell(self, log: RunLog, sums: torch.Tensor, steps: int, speed: float) -> None:
-        loss, log_loss, words, captions = sums.tolist()
+    def _report_step(
+        self, log: RunLog | None, totals: EpochTotals, loss: float, log_loss: float, words: float, captions: float
+    ) -> None:
+        totals.log_loss += log_loss
+        totals.words += words
+        if log is None:
+            return
         event = {
             "epoch": self.progress.epoch + 1,
             "loss": log_loss / max(words, 1),
             "objective": loss / max(captions, 1),
             "lr": self.optimiser.param_groups[0]["lr"],
-            "images_per_second": speed,
+            "images_per_second": totals.images_per_second,
         }
         log.write(self.progress.step, **event)
-        self.on_event({"kind": "step", "step": self.progress.step, "steps": steps, **event})
+        self.on_event({"kind": "step", "step": self.progress.step, "steps": self.steps, **event})
 
-    def _step(self, group: list[Batch], steps: int) -> torch.Tensor:
-        """One optimiser step over some batches; gives the sums of the loss over all processes."""
-        how, fabric, step = self.recipe.training, self.fabric, self.progress.step
+    def _step(self, group: list[Batch]) -> Tensor:
+        """One optimiser step over a group of batches; returns the sums of the loss over all processes."""
+        training, fabric, step = self.recipe.training, self.fabric, self.progress.step
         torch.manual_seed(hash((self.recipe.seed, step, fabric.global_rank)) % 2**63)
-        set_rates(self.optimiser, how.schedule, step, steps, how.warmup)
-        parts = []
-        here = sum(int((batch.words != PAD).any(dim=1).sum()) for batch in group)
-        captions = self._summed(torch.tensor(here, device=fabric.device))
+        set_learning_rates(self.optimiser, training.schedule, step, self.steps, training.warmup)
+        own_captions = sum(int((batch.tokens != PAD).any(dim=1).sum()) for batch in group)
+        captions = self._sum_over_processes(torch.tensor(own_captions, device=fabric.device))
+        grid = self.features.grid if self.features else None
+        own_sums = []
         for number, batch in enumerate(group):
-            self._name_broken(batch.broken)
+            self._report_unreadable(batch.unreadable)
             batch = batch.to(fabric.device)
-            grid = self.features.grid if self.features else None
-            with fabric.no_backward_sync(self.objective, enabled=number < len(group) - 1):
-                sums = self.objective(batch.inputs, batch.mirror, batch.words, batch.owner, grid, batch.boxes)
-                # processes' gradients are averaged, and the loss is a mean over the captions of all of them
+            with fabric.no_backward_sync(self.loss, enabled=number < len(group) - 1):
+                sums = self.loss(batch.inputs, batch.may_flip, batch.tokens, batch.image_index, grid, batch.boxes)
+                # gradients are averaged over processes, and the loss is a mean over the captions of all processes
                 fabric.backward(sums.loss * fabric.world_size / captions.clamp(min=1))
-            parts.append(as_vector(sums))
-        everywhere = self._summed(torch.stack(parts).sum(dim=0))
-        if not bool(everywhere.isfinite().all()):
-            raise UserError(f"the loss is no longer a number at step {step + 1}: lower training.lr or clip more")
-        if how.clip:
-            fabric.clip_gradients(self.objective, self.stepper, max_norm=how.clip)
-        self.stepper.step()
-        self.stepper.zero_grad()
+            own_sums.append(sums.as_vector())
+        total = self._sum_over_processes(torch.stack(own_sums).sum(dim=0))
+        if not bool(total.isfinite().all()):
+            raise UserError(f"the loss is not finite at step {step + 1}: lower training.lr or training.clip")
+        if training.clip:
+            fabric.clip_gradients(self.loss, self.fabric_optimiser, max_norm=training.clip)
+        self.fabric_optimiser.step()
+        self.fabric_optimiser.zero_grad()
         if self.average:
             self.average.update(step)
-        return everywhere
+        return total
 
-    def _summed(self, here: torch.Tensor) -> torch.Tensor:
-        """The sum over all processes."""
-        everywhere = self.fabric.all_reduce(here, reduce_op="sum")
-        assert isinstance(everywhere, torch.Tensor)
-        return everywhere
+    def _sum_over_processes(self, tensor: Tensor) -> Tensor:
+        total = self.fabric.all_reduce(tensor, reduce_op="sum")
+        assert isinstance(total, Tensor)
+        return total
 
-    def _name_broken(self, lines: Sequence[str]) -> None:
+    def _share_unreadable(self) -> None:
+        """Make the unreadable images of all processes known to all."""
+        lines = [sorted(self.unreadable)] * self.fabric.world_size
+        if self.fabric.world_size > 1:
+            torch.distributed.all_gather_object(lines, sorted(self.unreadable))
+        for process_lines in lines:
+            self._report_unreadable(process_lines)
+
+    def _report_unreadable(self, lines: Sequence[str]) -> None:
         for line in lines:
-            if line not in self.broken:
-                self.broken.add(line)
-                self.on_event({"kind": "broken", "line": line, "count": len(self.broken)})
+            if line not in self.unreadable:
+                self.unreadable.add(line)
+                self.on_event({"kind": "unreadable", "line": line, "count": len(self.unreadable)})
 
-    def _evaluate(self, log: RunLog) -> None:
-        """Score dev with the averaged weights, where there are any, and keep the best."""
-        progress, how = self.progress, self.recipe.training
+    def _evaluation_is_due(self) -> bool:
+        epoch, training = self.progress.epoch + 1, self.recipe.training
+        return epoch % training.evaluate_every == 0 or epoch == training.epochs
+
+    def _evaluate(self, log: RunLog) -> dict[str, Any]:
+        """Score dev with the averaged weights, if there are any, and save the weights if they are the best."""
+        progress = self.progress
         with self.average.swapped() if self.average else nullcontext():
             scores = self._dev_scores()
-            score = scores[how.select]
+            score = scores[self.recipe.training.select]
             if score > progress.best:
                 progress.improved = progress.epoch
-            if score >= progress.best:  # of equals the later one, which has seen more
+            if score >= progress.best:  # of equal epochs the last one, which was trained longer
                 progress.best, progress.best_epoch = score, progress.epoch
                 save_weights(self.captioner, self.out / WEIGHTS)
         event = {"epoch": progress.epoch + 1, **scores, "best": progress.best}
         progress.history.append(event)
         log.write(progress.step, **event)
-        self.on_event(
-            {"kind": "epoch", "epochs": how.epochs, "is_best": progress.best_epoch == progress.epoch, **event}
-        )
+        return {**event, "is_best": progress.best_epoch == progress.epoch}
 
     def _dev_scores(self) -> dict[str, float]:
         """CIDEr and BLEU-4 of freely decoded dev captions, in percent."""
-        recipe, images = self.recipe, self.dev.images
+        recipe, images = self.recipe, self.dev_data.images
         with self.fabric.autocast():
-            said = caption_split(
+            captions = caption_split(
                 self.captioner, self.vocabulary, recipe.preprocessing, images, recipe.decoding,
-                batch=100, workers=self.workers, regions=self.regions,
-            )  # fmt: skip
-        candidates = [said.captions[image.name].words for image in images if image.name in said.captions]
-        references = [image.captions for image in images if image.name in said.captions]
+                batch_size=100, workers=self.workers, regions=self.regions,
+            ).captions  # fmt: skip
+        candidates = [captions[image.name].words for image in images if image.name in captions]
+        references = [image.captions for image in images if image.name in captions]
         return {
             "cider": 100 * cider(candidates, references).cider,
             "bleu4": 100 * bleu(candidates, references).bleu[3],
         }
 
-    def _checkpoint(self) -> None:
+    def _end_epoch(self) -> None:
+        """Share the first process's scores, move on to the next epoch, and write a checkpoint."""
+        progress = self.progress
+        scores = (progress.best, progress.best_epoch, progress.improved)
+        progress.best, progress.best_epoch, progress.improved = self.fabric.broadcast(scores)
+        progress.epoch, progress.batch = progress.epoch + 1, 0
+        progress.finished = self._is_finished()
+        self._save_checkpoint()
+
+    def _save_checkpoint(self) -> None:
         if self.fabric.is_global_zero:
-            path, origin = self.out / CHECKPOINT, self._origin()
-            save_checkpoint(path, self.captioner, self.optimiser, self.average, self.progress, origin)
-            self._note()
+            state = self.captioner, self.optimiser, self.average, self.progress
+            save_checkpoint(self.out / CHECKPOINT, *state, _as_json(asdict(self.recipe)), self.sources)
+            self._write_run_json()
         self.fabric.barrier()
 
-    def _note(self) -> None:
-        """Say in run.json what was trained, from what, on what."""
-        about = {
+    def _saved_model(self) -> SavedModel:
+        recipe = self.recipe
+        decoding = asdict(recipe.decoding)
+        return SavedModel(recipe.name, self.captioner, self.vocabulary, recipe.preprocessing, decoding, recipe.regions)
+
+    def _write_run_json(self) -> None:
+        """Record in run.json what was trained, on what, and how far."""
+        record = {
             "recipe": asdict(self.recipe),
-            "teachers": self.teachers,
-            "data": {"name": self.learning.name, "train": len(self.learning), "dev": len(self.dev)},
-            "regions": self.regions_identity,
+            "teachers": self.sources["teachers"],
+            "data": {"name": self.train_data.name, "train": len(self.train_data), "dev": len(self.dev_data)},
+            "regions": self.sources["regions"],
             "vocabulary": len(self.vocabulary),
-            "parameters": sum(p.numel() for p in self.captioner.parameters()),
+            "parameters": sum(weight.numel() for weight in self.captioner.parameters()),
             "progress": asdict(self.progress),
-            "broken": sorted(self.broken),
+            "unreadable": sorted(self.unreadable),
             "processes": self.fabric.world_size,
-            **machine(self.fabric.device),
+            **self.machine,
         }
-        write_text(self.out / RUN, json.dumps(about, indent=2) + "\n")
+        write_text(self.out / RUN, json.dumps(record, indent=2) + "\n")

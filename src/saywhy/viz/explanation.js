@@ -1,62 +1,64 @@
 "use strict";
 (() => {
   const $ = (id) => document.getElementById(id);
-  const told = JSON.parse($("told").textContent);
-  const PARTS = Object.entries(told.parts); // [key, name]
+  const data = JSON.parse($("data").textContent);
+  const PARTS = Object.entries(data.parts); // [key, name]
   const tokens = [...document.querySelectorAll(".token")];
-  const state = { chosen: 0, shown: 0, method: told.methods[0], head: 0 };
+  // `chosen` was clicked and stays; `shown` may be a word under the pointer. Both are indices into data.words.
+  const state = { chosen: 0, shown: 0, method: data.methods[0], head: 0 };
 
-  const make = (tag, name, text) => {
-    const made = document.createElement(tag);
-    if (name) made.className = name;
-    if (text !== undefined) made.textContent = text;
-    return made;
+  const create = (tag, className, text) => {
+    const element = document.createElement(tag);
+    if (className) element.className = className;
+    if (text !== undefined) element.textContent = text;
+    return element;
   };
-  const number = (value, digits = 2) => value.toFixed(digits).replace("-", "−").replace(/^−(0\.?0*)$/, "$1");
-  const signed = (value) => (value >= 0.005 ? "+" : "") + number(value);
-  const exact = (value) =>
-    value === 0 || Math.abs(value) >= 0.01 ? number(value) : value.toPrecision(1).replace(/-/g, "−");
+  const decimal = (value, digits = 2) => value.toFixed(digits).replace("-", "−").replace(/^−(0\.?0*)$/, "$1");
+  const signed = (value) => (value >= 0.005 ? "+" : "") + decimal(value);
+  const shortDecimal = (value) =>
+    value === 0 || Math.abs(value) >= 0.01 ? decimal(value) : value.toPrecision(1).replace(/-/g, "−");
   const percent = (share) => `${Math.round(100 * share)} %`.replace("-", "−");
 
-  /* One scale for the bars of all words, so that words can be compared. */
-  const budgets = told.words.map((word) => PARTS.map(([part]) => word.budget[part]));
-  const single = [...budgets.flat(), ...told.words.map((word) => word.logit)];
-  const rows = { low: Math.max(0, ...single.map((value) => -value)), high: Math.max(0, ...single) };
-  const stacked = (side) => Math.max(...budgets.map((of) => of.reduce((sum, v) => sum + Math.max(0, side * v), 0)));
-  const stacks = { low: stacked(-1), high: stacked(1) };
+  /* All words share one scale for their bars, so that words can be compared. */
+  const budgets = data.words.map((word) => PARTS.map(([part]) => word.budget[part]));
+  const values = [...budgets.flat(), ...data.words.map((word) => word.logit)];
+  const barScale = { low: Math.max(0, ...values.map((value) => -value)), high: Math.max(0, ...values) };
+  const longestStack = (side) =>
+    Math.max(...budgets.map((parts) => parts.reduce((sum, value) => sum + Math.max(0, side * value), 0)));
+  const stackScale = { low: longestStack(-1), high: longestStack(1) };
 
-  const piece = (part, start, value, scale) => {
-    const bar = make("i", part), whole = scale.low + scale.high || 1;
-    bar.style.left = `${(100 * (scale.low + Math.min(start, start + value))) / whole}%`;
-    bar.style.width = `${(100 * Math.abs(value)) / whole}%`;
-    return bar;
+  const barPiece = (part, start, value, scale) => {
+    const piece = create("i", part.replaceAll("_", "-")), length = scale.low + scale.high || 1;
+    piece.style.left = `${(100 * (scale.low + Math.min(start, start + value))) / length}%`;
+    piece.style.width = `${(100 * Math.abs(value)) / length}%`;
+    return piece;
   };
-  const track = (name, scale) => {
-    const made = make("span", name);
-    made.style.setProperty("--zero", `${(100 * scale.low) / (scale.low + scale.high || 1)}%`);
-    return made;
+  const barTrack = (className, scale) => {
+    const track = create("span", className);
+    track.style.setProperty("--zero", `${(100 * scale.low) / (scale.low + scale.high || 1)}%`);
+    return track;
   };
 
-  /* Layers of a frame: the picture, the picture in pale grey, the map. */
-  const layer = (frame) => {
-    const pale = make("div", "pale"), map = make("img", "map");
-    for (const image of [pale.appendChild(make("img")), map]) image.alt = "";
+  /* Layers of a frame: the image, the image in pale grey, the map, and white outside the encoder's crop. */
+  const addLayers = (frame) => {
+    const pale = create("div", "pale"), map = create("img", "map");
+    for (const image of [pale.appendChild(create("img")), map]) image.alt = "";
     pale.firstChild.src = $("image").src;
     frame.append(pale, map);
-    if (told.seen) {
-      const seen = frame.appendChild(make("div", "seen"));
-      ["left", "top", "width", "height"].forEach((side, i) => (seen.style[side] = `${100 * told.seen[i]}%`));
+    if (data.crop) {
+      const crop = frame.appendChild(create("div", "crop"));
+      ["left", "top", "width", "height"].forEach((side, i) => (crop.style[side] = `${100 * data.crop[i]}%`));
     }
     return frame;
   };
-  const lay = (frame, k) => {
-    const maps = told.maps[state.method.id][k];
+  const showMap = (frame, k) => {
+    const maps = data.maps[state.method.id][k];
     frame.querySelector(".map").src = maps[Math.min(state.head, maps.length - 1)];
     frame.classList.toggle("signed", state.method.signed);
   };
 
-  const thumbs = told.words.map((word, k) => {
-    const thumb = make("button", "thumb"), frame = make("span", "frame"), mini = track("mini", stacks);
+  const createThumb = (word) => {
+    const thumb = create("button", "thumb"), frame = create("span", "frame"), bar = barTrack("mini", stackScale);
     frame.style.display = "block";
     frame.append($("image").cloneNode());
     frame.firstChild.removeAttribute("id");
@@ -64,156 +66,162 @@
     const ends = { "-1": 0, 1: 0 };
     for (const [part] of PARTS) {
       const value = word.budget[part], side = value < 0 ? -1 : 1;
-      mini.append(piece(part, ends[side], value, stacks));
+      bar.append(barPiece(part, ends[side], value, stackScale));
       ends[side] += value;
     }
-    const line = make("span", "line");
-    line.append(make("span", "name", word.text), make("span", "from", percent(word.share)));
-    thumb.append(layer(frame), line, mini);
-    thumb.title = `${percent(word.share)} from the picture`;
-    $("all").append(thumb);
+    const line = create("span", "line");
+    line.append(create("span", "name", word.text), create("span", "image-share", percent(word.image_share)));
+    thumb.append(addLayers(frame), line, bar);
+    thumb.title = `${percent(word.image_share)} of the evidence from the image`;
     return thumb;
-  });
-  $("all").hidden = told.words.length < 2;
+  };
+  const thumbs = data.words.map(createThumb);
+  $("thumbs").append(...thumbs);
+  $("all-words").hidden = thumbs.length < 2;
 
   const colourTokens = (word) => {
-    const weights = word.earlier[state.method.id];
-    const most = Math.max(...(weights || []).map(Math.abs), 0) || 1;
-    tokens.forEach((token, place) => {
-      const weight = weights && place < word.position ? weights[place] : null;
-      token.classList.toggle("current", place === word.position);
-      token.classList.toggle("later", place > word.position);
+    const weights = word.earlier_words[state.method.id];
+    const largest = Math.max(...(weights || []).map(Math.abs), 0) || 1;
+    tokens.forEach((token, position) => {
+      const weight = weights && position < word.position ? weights[position] : null;
+      token.classList.toggle("current", position === word.position);
+      token.classList.toggle("later", position > word.position);
       token.style.setProperty("--tint", `var(--${weight > 0 ? "red" : "blue"})`);
-      token.style.setProperty("--weight", weight === null ? 0 : ((0.6 * Math.abs(weight)) / most).toFixed(3));
+      token.style.setProperty("--weight", weight === null ? 0 : ((0.6 * Math.abs(weight)) / largest).toFixed(3));
       token.querySelector(".weight").textContent = weight === null ? "" : signed(weight);
     });
-    $("hint").textContent =
-      word.position === 0 ? "The first word: nothing was said before it."
-      : weights ? `Earlier words: red supported “${word.word}”, blue spoke against it, by ${state.method.name}.`
-      : `${state.method.name} looks at the picture alone: it gives earlier words no weight.`;
+    $("earlier-words-note").textContent =
+      word.position === 0 ? "This is the first word: there are no earlier words."
+      : weights ? `Earlier words: red supports “${word.word}”, blue is evidence against it (${state.method.name}).`
+      : `${state.method.name} explains the image only: it gives no weights to earlier words.`;
   };
 
   const showBudget = (word) => {
-    const line = (part, name, value, text, heavy) => {
-      const bar = track("track", rows);
-      bar.append(piece(part, 0, value, rows));
-      $("budget").append(make("span", heavy, name), bar, make("span", `value ${heavy}`, text));
+    const addRow = (part, name, value, text, className) => {
+      const track = barTrack("track", barScale);
+      track.append(barPiece(part, 0, value, barScale));
+      $("budget").append(create("span", className, name), track, create("span", `value ${className}`, text));
     };
     $("budget").replaceChildren();
-    for (const [part, name] of PARTS) line(part, name, word.budget[part], signed(word.budget[part]), "");
-    $("budget").append(make("span", "rule"));
-    line("total", word.instead === null ? "logit" : "difference", word.logit, number(word.logit), "sum");
+    for (const [part, name] of PARTS) addRow(part, name, word.budget[part], signed(word.budget[part]), "");
+    $("budget").append(create("span", "rule"));
+    addRow("total", word.contrast === null ? "score (logit)" : "difference", word.logit, decimal(word.logit), "sum");
   };
 
-  const showShare = (word) => {
-    const rest = word.share < 0 ? ": the picture spoke against it." : " of the evidence came from the picture.";
-    $("share").replaceChildren(make("b", "", percent(word.share)), rest);
-    $("encoder").textContent =
-      word.pixels === null ? "The model looks at given features: nothing is traced on to pixels."
-      : `Of the picture’s ${number(word.budget.image)}, ${exact(word.pixels)} reached the pixels; the encoder ` +
-        `absorbed ${number(word.absorbed_by_encoder)}. Read the map by its place and sign, not by its sum.`;
+  const showImageShare = (word) => {
+    const text =
+      word.image_share < 0 ? ": the image is evidence against this word." : " of the evidence is from the image.";
+    $("image-share").replaceChildren(create("b", "", percent(word.image_share)), text);
+    $("pixel-relevance").textContent =
+      word.pixel_relevance === null ? "This model gets precomputed features: nothing is traced back to pixels."
+      : `Of the image’s ${decimal(word.budget.image)}, the encoder absorbed ${decimal(word.absorbed_by_encoder)} and ` +
+        `${shortDecimal(word.pixel_relevance)} reached the pixels. The LRP map shows where, not how much.`;
   };
 
-  const showFacts = (word) => {
+  const showNumbers = (word) => {
     const digits = word.probability < 0.001 ? 6 : 3;
-    const facts = [
-      ["Probability", word.probability, (p) => number(p, digits)],
-      ["Gate β", word.beta, (beta) => number(beta, 2)],
+    const numbers = [
+      ["Probability", word.probability, (p) => decimal(p, digits)],
+      ["Gate β", word.beta, (beta) => decimal(beta, 2)],
       ["Chance that it is made up", word.risk, percent],
     ];
-    const there = facts.filter(([, value]) => value !== null && value !== undefined);
-    $("facts").replaceChildren(...there.map(([name, value, write]) => {
-      const fact = make("div");
-      fact.append(make("dt", "", name), make("dd", "", write(value)));
-      return fact;
+    const known = numbers.filter(([, value]) => value !== null && value !== undefined);
+    $("word-numbers").replaceChildren(...known.map(([name, value, format]) => {
+      const item = create("div");
+      item.append(create("dt", "", name), create("dd", "", format(value)));
+      return item;
     }));
   };
 
   const show = (k) => {
-    const word = told.words[k];
+    const word = data.words[k];
     state.shown = k;
     $("word").textContent = word.text;
-    $("said").textContent = word.said === word.word ? "" : `The caption has “${word.said}” here.`;
-    $("score").textContent = word.instead === null ? "logit" : `lead over “${word.instead}”`;
+    $("caption-word").textContent =
+      word.caption_word === word.word ? "" : `The caption has “${word.caption_word}” here.`;
+    $("score-name").textContent = word.contrast === null ? "score" : `lead over “${word.contrast}”`;
     colourTokens(word);
-    showFacts(word);
+    showNumbers(word);
     showBudget(word);
-    showShare(word);
-    lay($("stage"), k);
+    showImageShare(word);
+    showMap($("viewer"), k);
+  };
+  const showAllMaps = () => {
+    thumbs.forEach((thumb, k) => showMap(thumb.querySelector(".frame"), k));
+    show(state.shown);
   };
 
-  const choose = (k) => {
-    state.chosen = Math.max(0, Math.min(told.words.length - 1, k));
-    thumbs.forEach((thumb, each) => thumb.setAttribute("aria-pressed", each === state.chosen));
+  const chooseWord = (k) => {
+    state.chosen = Math.max(0, Math.min(data.words.length - 1, k));
+    thumbs.forEach((thumb, i) => thumb.setAttribute("aria-pressed", i === state.chosen));
     for (const token of tokens) {
       if (token.tagName !== "BUTTON") continue;
       const chosen = Number(token.dataset.word) === state.chosen;
       token.setAttribute("aria-pressed", chosen);
       token.tabIndex = chosen ? 0 : -1;
     }
-    const { text, probability, share } = told.words[state.chosen];
-    $("spoken").textContent = `${text}: probability ${number(probability)}, ${percent(share)} from the picture`;
+    const { text, probability, image_share } = data.words[state.chosen];
+    $("announcement").textContent =
+      `${text}: probability ${decimal(probability)}, ${percent(image_share)} of the evidence from the image`;
     show(state.chosen);
-    remember();
+    writeAddress();
   };
 
-  const use = (id) => {
-    state.method = told.methods.find((method) => method.id === id) || told.methods[0];
+  const chooseMethod = (id) => {
+    state.method = data.methods.find((method) => method.id === id) || data.methods[0];
     document.querySelector(`input[value="${state.method.id}"]`).checked = true;
-    const heads = told.maps[state.method.id][0].length - 1;
-    $("heads").hidden = heads < 1;
+    const heads = data.maps[state.method.id][0].length - 1;
+    $("head-choice").hidden = heads < 1;
     $("head").replaceChildren(...Array.from({ length: heads + 1 }, (_, head) => new Option(head || "mean", head)));
     state.head = 0;
-    $("about").textContent = state.method.about;
-    $("low").textContent = state.method.signed ? "against" : "none";
-    $("high").textContent = state.method.signed ? "for the word" : "most";
+    $("method-description").textContent = state.method.description;
+    $("scale-low").textContent = state.method.signed ? "against the word" : "low";
+    $("scale-high").textContent = state.method.signed ? "for the word" : "high";
     document.body.classList.toggle("signed-map", state.method.signed);
-    thumbs.forEach((thumb, k) => lay(thumb.querySelector(".frame"), k));
-    show(state.shown);
-    remember();
+    showAllMaps();
+    writeAddress();
   };
 
-  /* The address names what is shown, so that a link can point at one word. Some frames forbid it; nothing is lost. */
-  const remember = () => {
+  /* The address names the word and the method, so that it can be shared. Some embedded frames forbid to change it. */
+  const writeAddress = () => {
     try {
       history.replaceState(null, "", `#word=${state.chosen + 1}&method=${state.method.id}`);
-    } catch { /* shown all the same */ }
+    } catch { /* the page works without it */ }
   };
-  const follow = () => {
-    const asked = new URLSearchParams(location.hash.slice(1));
-    const word = Number(asked.get("word")) || 1, method = asked.get("method");
-    use(method);
-    choose(word - 1);
+  const readAddress = () => {
+    const parameters = new URLSearchParams(location.hash.slice(1));
+    const word = Number(parameters.get("word")) || 1, method = parameters.get("method");
+    chooseMethod(method);
+    chooseWord(word - 1);
   };
 
-  const steer = (element, k) => {
-    element.addEventListener("click", () => choose(k));
+  const makeSelectable = (element, k) => {
+    element.addEventListener("click", () => chooseWord(k));
     element.addEventListener("pointerenter", (event) => event.pointerType === "mouse" && show(k));
     element.addEventListener("pointerleave", () => show(state.chosen));
   };
-  for (const token of tokens) if (token.tagName === "BUTTON") steer(token, Number(token.dataset.word));
-  thumbs.forEach(steer);
+  for (const token of tokens) if (token.tagName === "BUTTON") makeSelectable(token, Number(token.dataset.word));
+  thumbs.forEach(makeSelectable);
   $("caption").addEventListener("focusin", (event) => {
     const token = event.target.closest("button.token");
-    if (token && Number(token.dataset.word) !== state.chosen) choose(Number(token.dataset.word));
+    if (token && Number(token.dataset.word) !== state.chosen) chooseWord(Number(token.dataset.word));
   });
   document.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!step || event.altKey || event.ctrlKey || event.metaKey || event.target.closest("input, select")) return;
-    choose(state.chosen + step);
+    chooseWord(state.chosen + step);
     if (event.target.closest(".token")) document.querySelector('.token[aria-pressed="true"]')?.focus();
     if (event.target.closest(".thumb")) thumbs[state.chosen].focus();
     event.preventDefault();
   });
-  document.querySelector(".methods").addEventListener("change", (event) => use(event.target.value));
+  document.querySelector(".methods").addEventListener("change", (event) => chooseMethod(event.target.value));
   $("head").addEventListener("change", () => {
     state.head = Number($("head").value);
-    thumbs.forEach((thumb, k) => lay(thumb.querySelector(".frame"), k));
-    show(state.shown);
+    showAllMaps();
   });
-  $("strength").addEventListener("input", () => $("stage").style.setProperty("--strength", $("strength").value / 100));
-  window.addEventListener("hashchange", follow);
+  $("opacity").addEventListener("input", () => $("viewer").style.setProperty("--opacity", $("opacity").value / 100));
+  window.addEventListener("hashchange", readAddress);
 
-  layer($("stage"));
-  follow();
+  addLayers($("viewer"));
+  readAddress();
 })();

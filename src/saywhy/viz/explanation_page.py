@@ -1,190 +1,246 @@
-"""`report.html`: an explanation as one page that needs nothing else, neither network nor other files.
+"""HTML pages that need neither a network nor other files: `report.html` of one explanation, and an index of reports.
 
-The page is a template with its style and its script beside it (`explanation.html`, `.css`, `.js`). What the script
-needs to know, and the maps, are written into it: a map is a small image of few colours with their own transparency,
-which the browser lays over the image.
+A report is a template with its style and its script (`explanation.html`, `.css`, `.js`). The numbers and the maps are
+written into it. A map is a small palette image with transparency, which the browser lays over the photograph.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import os
 import re
 from base64 import b64encode
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
 from html import escape
 from importlib.resources import files
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from urllib.parse import quote
 
 from PIL import Image
 
-from saywhy.viz.colormap import BLUE, PALE, RED, blurred, look, overlay, strength
-from saywhy.viz.explanation_figure import BLUR, PARTS, held_against, image_of, parts, seen_part
+from saywhy.viz.drawing import BLUE, PALE, RED, blur_map, map_layer, normalise_map
+from saywhy.viz.explanation_figure import (
+    BLUR,
+    BUDGET_PARTS,
+    crop_fractions,
+    image_of,
+    part_values,
+    word_with_contrast,
+)
+from saywhy.viz.method_styles import METHOD_STYLES
+from saywhy.viz.protocols import ExplanationLike, WordLike
 
-if TYPE_CHECKING:
-    from saywhy.explain.explanation import Explanation, Word
+IMAGE_SIDE, FINE_SIDE, COARSE_SIDE = 800, 256, 112
+"""Pixels along the longer side: of the image, of a map over pixels or boxes, of a smooth map over a grid."""
+THUMBNAIL_HEIGHT = 192  # pixels, in the index of reports
+LARGE_MAP = 16_000
+"""Bytes above which a map gets fewer colours. Smooth maps, where steps of colour would be visible, are smaller."""
+WORD_FIELDS = (
+    *("word", "position", "caption_word", "contrast", "logit", "probability", "pixel_relevance"),
+    *("absorbed_by_encoder", "earlier_words", "beta", "risk"),
+)
+LIKELY_MADE_UP = 0.5
+"""The risk from which on a word gets a wavy underline."""
+GATE_HELP = """<dt>Gate β</dt>
+    <dd>The model’s own gate for this word, as its paper defines it. In soft attention and MH-FC, β is how much of the
+      image is let in; in Ada-LSTM, it is the share of what the model knows from the earlier words.</dd>"""
+RISK_HELP = """<dt>Chance that it is made up</dt>
+    <dd>Estimated from similar object words: the share of them that no human caption of their image mentions. Only
+      words for objects have it. A wavy line marks words that are more likely made up than true.</dd>"""
 
-IMAGE, FINE, COARSE = 800, 256, 112
-"""Pixels along the longer side: of the image, of a map over pixels or boxes, of a smooth one over a grid."""
-LARGE = 16_000
-"""Bytes from which on a map is drawn in fewer colours: a smooth one would show their steps, but is not as large."""
-GATE = """<dt>Gate β</dt>
-    <dd>The model’s own gate at this word, as its paper defines it: soft attention and MH-FC let the image in by it,
-      in Ada-LSTM it is the share of what was said before.</dd>"""
-RISK = """<dt>Chance that it is made up</dt>
-    <dd>Of object words that looked like this one where the risk was fitted, so many were in no reference of their
-      image. Only words for things have it. Those more likely made up than true stand over a wavy line.</dd>"""
-DOUBTFUL = 0.5
-"""The risk from which on a word stands over a wavy line."""
 
-
-def explanation_page(explanation: Explanation) -> str:
-    """The page of an explanation."""
+def explanation_page(explanation: ExplanationLike) -> str:
+    """The HTML page of an explanation."""
     width, height = explanation.size
-    filling = {
+    values = {
         "caption": escape(explanation.caption),
         "aspect": f"{width / height:.5f}",
         "pale": str(PALE),
-        "colours": _colours(),
-        "css": _beside("explanation.css"),
-        "js": _beside("explanation.js"),
+        "colours": _css_colours(),
+        "css": _template("explanation.css"),
+        "js": _template("explanation.js"),
         "tokens": _tokens(explanation),
-        "image": _image(explanation),
-        "methods": _methods(explanation),
-        "table": _table(explanation),
-        "gate": GATE if any(word.beta is not None for word in explanation.words) else "",
-        "risk": RISK if any(word.risk is not None for word in explanation.words) else "",
-        "about": _about(explanation),
-        "told": json.dumps(_told(explanation), ensure_ascii=False).replace("<", r"\u003c"),
+        "image": _image_url(explanation),
+        "methods": _method_buttons(explanation),
+        "table": numbers_table(explanation),
+        "gate": GATE_HELP if any(word.beta is not None for word in explanation.words) else "",
+        "risk": RISK_HELP if any(word.risk is not None for word in explanation.words) else "",
+        "footer": _footer(explanation),
+        "data": json.dumps(_script_data(explanation), ensure_ascii=False).replace("<", r"\u003c"),
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda name: filling[name[1]], _beside("explanation.html"))
+    return _fill("explanation.html", values)
 
 
-def _beside(name: str) -> str:
+def index_page(reports: Iterable[tuple[str, ExplanationLike]]) -> str:
+    """A page that links to reports. Each comes as its path, relative to the page, and its explanation."""
+    items = [_index_item(path, explanation) for path, explanation in reports]
+    title = f"Why each word: {len(items)} image{'s' if len(items) != 1 else ''}"
+    return _fill("explanation_index.html", {"title": title, "items": "\n".join(items)})
+
+
+def thumbnail(explanation: ExplanationLike) -> Image.Image | None:
+    """A small copy of the image, as `index_page` shows it."""
+    if explanation.image is None:
+        return None
+    small = explanation.image.copy()
+    small.thumbnail((2 * THUMBNAIL_HEIGHT, THUMBNAIL_HEIGHT))
+    return small
+
+
+def _index_item(path: str, explanation: ExplanationLike) -> str:
+    link = quote(os.fsencode(path))  # a file name may hold bytes that are not UTF-8
+    url = _jpeg_url(explanation.image, quality=80) if explanation.image else ""
+    image = f'<img alt="" src="{url}">' if url else ""
+    caption, source = escape(explanation.caption), escape(explanation.source)
+    return f'<li><a href="{link}">{image}{caption}</a><small>{source}</small></li>'
+
+
+def _fill(template: str, values: Mapping[str, str]) -> str:
+    return re.sub(r"\{\{(\w+)\}\}", lambda name: values[name[1]], _template(template))
+
+
+def _template(name: str) -> str:
     return (files("saywhy.viz") / name).read_text(encoding="utf-8").strip()
 
 
-def _told(explanation: Explanation) -> dict[str, Any]:
-    """What the script knows."""
+def _script_data(explanation: ExplanationLike) -> dict[str, Any]:
+    """The data that the page's script reads."""
+    crop = crop_fractions(explanation)
     return {
-        "parts": {part: name for part, (name, _) in PARTS.items()},
-        "methods": [{"id": each, **asdict(look(each))} for each in explanation.methods],
-        "words": [_word(word) for word in explanation.words],
-        "maps": {method: _maps(explanation, method) for method in explanation.methods},
-        "seen": _seen(explanation),
+        "parts": {part: name for part, (name, _) in BUDGET_PARTS.items()},
+        "methods": [_method_data(method) for method in explanation.methods],
+        "words": [_word_data(word) for word in explanation.words],
+        "maps": {method: _map_urls(explanation, method) for method in explanation.methods},
+        "crop": crop and [crop[0], crop[1], crop[2] - crop[0], crop[3] - crop[1]],  # left, top, width, height
     }
 
 
-def _word(word: Word) -> dict[str, Any]:
-    return {**asdict(word), "text": held_against(word), "share": word.budget.share}
+def _method_data(method: str) -> dict[str, Any]:
+    style = METHOD_STYLES[method]
+    return {"id": method, "name": style.name, "signed": style.signed, "description": style.description}
 
 
-def _seen(explanation: Explanation) -> list[float] | None:
-    """Left, top, width and height of what the encoder saw, as shares of the image; None if it saw all of it."""
-    part = seen_part(explanation)
-    return None if part is None else [part[0], part[1], part[2] - part[0], part[3] - part[1]]
+def _word_data(word: WordLike) -> dict[str, Any]:
+    return {
+        **{field: getattr(word, field) for field in WORD_FIELDS},
+        "earlier_words": {method: [*weights] for method, weights in word.earlier_words.items()},
+        "text": word_with_contrast(word),
+        "budget": dict(zip(BUDGET_PARTS, part_values(word.budget), strict=True)),
+        "image_share": word.budget.image_share,
+    }
 
 
-def _maps(explanation: Explanation, method: str) -> list[list[str]]:
-    """Of each word the images of its maps: one, or for several heads of attention the mean and each."""
+def _map_urls(explanation: ExplanationLike, method: str) -> list[list[str]]:
+    """For each word the URLs of its maps: one, or for multi-head attention the mean and one per head."""
     heads = explanation.maps[method].shape[1] if method == "attention" and explanation.maps[method].ndim == 3 else 0
-    wanted = [None, *range(heads)]
-    return [[_map(explanation, i, method, head) for head in wanted] for i in range(len(explanation.words))]
+    choices = [None, *range(heads)]
+    return [[_map_url(explanation, i, method, head) for head in choices] for i in range(len(explanation.words))]
 
 
-def _map(explanation: Explanation, i: int, method: str, head: int | None) -> str:
-    signed = look(method).signed
-    side = FINE if signed or explanation.boxes is not None else COARSE
+def _map_url(explanation: ExplanationLike, i: int, method: str, head: int | None) -> str:
+    signed = METHOD_STYLES[method].signed
+    side = FINE_SIDE if signed or explanation.boxes is not None else COARSE_SIDE
     values = explanation.map(i, method, head, size=_scaled(explanation.size, side))
     if signed:
-        values = blurred(values, BLUR * side)
-    strengths = strength(values, signed)
-    drawn = _png(overlay(strengths, signed, levels=126))
-    if len(drawn.getvalue()) > LARGE:
-        drawn = _png(overlay(strengths, signed, levels=48))
-    return _data(drawn, "png")
+        values = blur_map(values, BLUR * side)
+    normalised = normalise_map(values, signed)
+    png = _png(map_layer(normalised, signed, levels=126))
+    if len(png) > LARGE_MAP:
+        png = _png(map_layer(normalised, signed, levels=48))
+    return _data_url(png, "png")
 
 
-def _png(image: Image.Image) -> io.BytesIO:
-    held = io.BytesIO()
-    image.save(held, format="PNG", optimize=True)
-    return held
+def _png(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG", optimize=True)
+    return buffer.getvalue()
 
 
-def _image(explanation: Explanation) -> str:
-    image, held = image_of(explanation), io.BytesIO()
-    if max(image.size) > IMAGE:
-        image = image.resize(_scaled(image.size, IMAGE), Image.Resampling.LANCZOS)
-    image.save(held, format="JPEG", quality=84)
-    return _data(held, "jpeg")
+def _image_url(explanation: ExplanationLike) -> str:
+    image = image_of(explanation)
+    if max(image.size) > IMAGE_SIDE:
+        image = image.resize(_scaled(image.size, IMAGE_SIDE), Image.Resampling.LANCZOS)
+    return _jpeg_url(image, quality=84)
+
+
+def _jpeg_url(image: Image.Image, quality: int) -> str:
+    buffer = io.BytesIO()
+    image.save(buffer, format="JPEG", quality=quality)
+    return _data_url(buffer.getvalue(), "jpeg")
 
 
 def _scaled(size: tuple[int, int], side: int) -> tuple[int, int]:
-    """A size of the same shape whose longer side is this."""
+    """A size of the same shape whose longer side is `side`."""
     width, height = size
     return max(1, round(width * side / max(size))), max(1, round(height * side / max(size)))
 
 
-def _data(held: io.BytesIO, kind: str) -> str:
-    return f"data:image/{kind};base64,{b64encode(held.getvalue()).decode()}"
+def _data_url(content: bytes, kind: str) -> str:
+    return f"data:image/{kind};base64,{b64encode(content).decode()}"
 
 
-def _colours() -> str:
-    """The figure's colours as the style's variables."""
-    named = {part: "#{:02x}{:02x}{:02x}".format(*colour) for part, (_, colour) in PARTS.items()}
-    pairs = {"red": RED[0], "red-strong": RED[1], "blue": BLUE[0], "blue-strong": BLUE[1]}
-    named |= {name: " ".join(map(str, colour)) for name, colour in pairs.items()}
-    return " ".join(f"--{name}: {colour};" for name, colour in named.items())
+def _css_colours() -> str:
+    """The colours of the figure as CSS variables."""
+    names = {part.replace("_", "-"): colour for part, (_, colour) in BUDGET_PARTS.items()}
+    variables = {name: "#{:02x}{:02x}{:02x}".format(*colour) for name, colour in names.items()}
+    shades = {"red": RED[0], "red-strong": RED[1], "blue": BLUE[0], "blue-strong": BLUE[1]}
+    variables |= {name: " ".join(map(str, colour)) for name, colour in shades.items()}
+    return " ".join(f"--{name}: {colour};" for name, colour in variables.items())
 
 
-def _tokens(explanation: Explanation) -> str:
-    """The caption: a button for each word that is explained, plain text for others."""
+def _tokens(explanation: ExplanationLike) -> str:
+    """The caption: a button for each explained word, plain text for the others."""
     explained = {word.position: k for k, word in reversed([*enumerate(explanation.words)])}
-    made = []
-    for place, token in enumerate(explanation.tokens):
-        k = explained.get(place)
-        word = token if k is None else explanation.words[k].word
-        other = "" if word == token else f"<del>{escape(token)}</del><ins>{escape(word)}</ins>"
-        inside = f'<span class="text">{other or escape(token)}</span><span class="weight"></span>'
-        if k is None:
-            made.append(f'<span class="token">{inside}</span>')
-        else:
-            risk = explanation.words[k].risk
-            doubt = (
-                f' doubtful" title="{100 * risk:.0f} % likely made up' if risk is not None and risk >= DOUBTFUL else ""
-            )
-            made.append(f'<button type="button" class="token{doubt}" data-word="{k}">{inside}</button>')
-    return "\n".join(made)
+    return "\n".join(
+        _token(token, None) if k is None else _token(token, explanation.words[k], k)
+        for token, k in zip(explanation.tokens, map(explained.get, range(len(explanation.tokens))), strict=True)
+    )
 
 
-def _methods(explanation: Explanation) -> str:
-    radio = '<label><input type="radio" name="method" value="{}"><span>{}</span></label>'
-    return "\n".join(radio.format(escape(each), escape(look(each).name)) for each in explanation.methods)
+def _token(token: str, word: WordLike | None, k: int = 0) -> str:
+    """One word of the caption; an explained word that differs from it is shown as its replacement."""
+    replaced = word is not None and word.word != token
+    text = f"<del>{escape(token)}</del><ins>{escape(word.word)}</ins>" if word and replaced else escape(token)
+    content = f'<span class="text">{text}</span><span class="weight"></span>'
+    if word is None:
+        return f'<span class="token">{content}</span>'
+    risky = word.risk is not None and word.risk >= LIKELY_MADE_UP
+    mark = f' likely-made-up" title="{100 * (word.risk or 0):.0f} % likely made up' if risky else ""
+    return f'<button type="button" class="token{mark}" data-word="{k}">{content}</button>'
 
 
-def _table(explanation: Explanation) -> str:
-    """All numbers, for those who read tables or print."""
-    heads = ["word", "probability", "logit", *(name for name, _ in PARTS.values()), "from the image"]
+def _method_buttons(explanation: ExplanationLike) -> str:
+    button = '<label><input type="radio" name="method" value="{}"><span>{}</span></label>'
+    return "\n".join(
+        button.format(escape(method), escape(METHOD_STYLES[method].name)) for method in explanation.methods
+    )
+
+
+def numbers_table(explanation: ExplanationLike) -> str:
+    """All numbers as a table, which needs no script and can be printed."""
+    titles = ["word", "probability", "logit", *(name for name, _ in BUDGET_PARTS.values()), "from the image"]
     if has_risk := any(word.risk is not None for word in explanation.words):
-        heads.append("made up")
+        titles.append("made up")
     rows = []
     for word in explanation.words:
-        numbers = [f"{value:z.3f}" for value in (word.logit, *parts(word.budget))]
-        cells = [f"{word.probability:.4f}", *numbers, f"{100 * word.budget.share:z.0f} %"]
+        numbers = [f"{value:z.3f}" for value in (word.logit, *part_values(word.budget))]
+        cells = [f"{word.probability:.4f}", *numbers, f"{100 * word.budget.image_share:z.0f} %"]
         if has_risk:
             cells.append("" if word.risk is None else f"{100 * word.risk:.0f} %")
         row = "".join(f"<td>{cell.replace('-', '−')}</td>" for cell in cells)
-        rows.append(f'<tr><th scope="row">{escape(held_against(word))}</th>{row}</tr>')
-    head = "".join(f'<th scope="col">{each}</th>' for each in heads)
+        rows.append(f'<tr><th scope="row">{escape(word_with_contrast(word))}</th>{row}</tr>')
+    head = "".join(f'<th scope="col">{title}</th>' for title in titles)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
-def _about(explanation: Explanation) -> str:
+def _footer(explanation: ExplanationLike) -> str:
     width, height = explanation.size
-    told = [
+    side = explanation.input_size
+    parts = [
         f"{PurePath(explanation.source).name}, {width} × {height} pixels",
-        f"model {explanation.model}, which sees {explanation.seen} × {explanation.seen}",
-        f"LRP by the rules “{explanation.composite}”",
+        f"model {explanation.model}, input {side} × {side} pixels",
+        f"LRP rules “{explanation.composite}”",
     ]
-    return escape(" · ".join(told))
+    return escape(" · ".join(parts))

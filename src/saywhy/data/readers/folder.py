@@ -1,60 +1,56 @@
-"""A user's own folder: images and one table of captions, CSV or JSON lines, one caption a row.
+"""A user's own folder: images and one table of captions, CSV or JSON lines, one caption per row.
 
-Columns: `image` (or `file_name`), `caption` (or `text`), and if you like `split` (train, dev, test). A
-image with several captions has several rows. Images are found relative to the folder, or to `Images/`
-or `images/` in it. Without a split column, `train.txt`, `dev.txt` and `test.txt` may list the images;
-without these a stable hash of each image's name sends 80 % to train, 10 % to dev, 10 % to test.
+Columns: `image` (or `file_name`), `caption` (or `text`), and optionally `split` (train, dev, test). An image with
+several captions has several rows. Image names are relative to the folder, or to `Images/` or `images/` in it.
+Without a split column, `train.txt`, `dev.txt` and `test.txt` may list the images; without these a stable hash of
+each image's name sends 80 % to train, 10 % to dev and 10 % to test.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from saywhy.data.datasets import Dataset, readers
-from saywhy.data.readers.common import find_image_folder, gather, listed_splits
-from saywhy.data.readers.tables import Row, read_table
-from saywhy.data.splits import SPLITS, stable_split
+from saywhy.data.datasets import SPLITS, Dataset, readers, stable_split
+from saywhy.data.readers.common import TABLE_NAMES, Row, find_image_folder, group_by_image, read_split_lists, read_table
 from saywhy.errors import UserError
 
-_USUAL = ("captions.csv", "captions.jsonl", "metadata.csv", "metadata.jsonl", "captions.txt")
-_TABLES = (".csv", ".jsonl")
+_SUFFIXES = (".csv", ".jsonl")
 
 
 @readers.register("folder")
 class Folder:
-    """Your own images."""
+    """A user's own images."""
 
     layout = "a folder with captions.csv or captions.jsonl (columns image, caption) beside the images"
 
     def recognises(self, root: Path, captions: Path | None = None) -> bool:
-        """Look for a table of captions."""
+        """By a table of captions."""
         if captions is not None:
-            return captions.suffix.lower() in (*_TABLES, ".txt")
+            return captions.suffix.lower() in (*_SUFFIXES, ".txt")
         return bool(_tables(root))
 
     def read(self, root: Path, captions: Path | None = None, image_folder: Path | None = None) -> Dataset:
-        """Read the table that was named or the only one there is."""
+        """Read the table that was named, or the only one in the folder."""
         table = captions or _only_table(root, self.layout)
         rows = read_table(table)
         names = list(dict.fromkeys(row.image for row in rows))
         folder = find_image_folder(root, image_folder, ("", "Images", "images"), names)
         splits, notes = _splits(root, rows, names)
-        spoken = [(row.image, caption) for row in rows for caption in row.captions]
-        return gather(
+        return group_by_image(
             root,
-            spoken,
+            [(row.image, caption) for row in rows for caption in row.captions],
             split=lambda name: splits.get(name, ""),
-            place=lambda name: folder / name,
+            path=lambda name: folder / name,
             notes=notes,
         )
 
 
 def _tables(root: Path) -> list[Path]:
-    """Find the table of the most usual name, or else all tables there are."""
-    for name in _USUAL:
+    """The table with the most usual name, or else all tables in the folder."""
+    for name in TABLE_NAMES:
         if (root / name).is_file():
             return [root / name]
-    return sorted(path for path in root.iterdir() if path.suffix.lower() in _TABLES and path.is_file())
+    return sorted(path for path in root.iterdir() if path.suffix.lower() in _SUFFIXES and path.is_file())
 
 
 def _only_table(root: Path, layout: str) -> Path:
@@ -63,16 +59,17 @@ def _only_table(root: Path, layout: str) -> Path:
         return tables[0]
     if tables:
         names = ", ".join(path.name for path in tables)
-        raise UserError(f"{root}: several tables ({names}); say which holds the captions")
-    raise UserError(f"{root}: no table of captions; wanted {layout}")
+        raise UserError(f"{root}: several tables ({names}); name the one with the captions")
+    raise UserError(f"{root}: no table of captions; expected {layout}")
 
 
 def _splits(root: Path, rows: list[Row], names: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Name → split, and notes."""
     if any(row.split is not None for row in rows):
         return _split_column(root, rows), []
     lists = {split: root / f"{split}.txt" for split in SPLITS if (root / f"{split}.txt").is_file()}
     if lists:
-        return listed_splits(lists, names)
+        return read_split_lists(lists, names)
     note = "split 80/10/10 by a stable hash of the names: no split column, no train.txt, dev.txt, test.txt"
     return {name: stable_split(name) for name in names}, [note]
 

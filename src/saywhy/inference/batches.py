@@ -1,0 +1,210 @@
+"""The one path from images to batches for an encoder.
+
+`caption`, `explain`, `evaluate`, the audits and the cache of frozen features all read images here:
+
+    sources ──► open, upright RGB ──► crop and resize ──► (B, 3, S, S) uint8
+                                └───► region boxes (B, R, 4), or region vectors (B, R, D) instead of pixels
+
+An image that cannot be read is reported and left out; the others keep their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
+
+from saywhy.data.images import open_image, to_image, upright_size
+from saywhy.data.loading import read_ahead
+from saywhy.data.preprocess import Crop, Preprocessing
+from saywhy.data.regions import RegionSource
+from saywhy.errors import UnreadableImage, UserError
+
+DISPLAY_SIDE = 1024
+"""Longest side of the copy that captions and explanations keep for figures."""
+
+OnUnreadable = Callable[[int, UnreadableImage], None]
+
+
+@dataclass(frozen=True)
+class LoadedImage:
+    """What is known of one image of a batch.
+
+    Attributes:
+        index: its position among the sources.
+        source: its path; empty where it was given as pixels.
+        size: width and height of the upright image; (0, 0) where it was not opened.
+        crop: the part of it that the encoder sees.
+        image: a copy for figures, where one is kept.
+        image_crop: the part of that copy that the encoder sees.
+    """
+
+    index: int
+    source: str
+    size: tuple[int, int]
+    crop: Crop
+    image: Image.Image | None = None
+    image_crop: Crop | None = None
+
+
+@dataclass(frozen=True)
+class ImageBatch:
+    """Images that go through the encoder together.
+
+    Attributes:
+        images: the B images.
+        pixels: (B, 3, S, S) uint8, or region vectors (B, R, D).
+        boxes: (B, R, 4) of regions, as shares of the crop; None on a grid.
+    """
+
+    images: Sequence[LoadedImage]
+    pixels: Tensor
+    boxes: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def indices(self) -> list[int]:
+        """The images' positions among the sources."""
+        return [image.index for image in self.images]
+
+    def to(self, device: torch.device) -> ImageBatch:
+        """The same batch on another device."""
+        return ImageBatch(self.images, self.pixels.to(device), None if self.boxes is None else self.boxes.to(device))
+
+    def select(self, rows: Sequence[int]) -> ImageBatch:
+        """Some of the images."""
+        boxes = None if self.boxes is None else self.boxes[list(rows)]
+        return ImageBatch([self.images[row] for row in rows], self.pixels[list(rows)], boxes)
+
+    def padded(self, size: int) -> ImageBatch:
+        """The same images, with the first repeated up to `size` rows: every new shape costs a GPU seconds."""
+        boxes = None if self.boxes is None else _repeat_first(self.boxes, size)
+        return ImageBatch(self.images, _repeat_first(self.pixels, size), boxes)
+
+
+Errors = list[tuple[int, UnreadableImage]]
+
+
+class ImageBatches(TorchDataset):
+    """Batches of images, read in order.
+
+    Args:
+        preprocessing: the encoder's input geometry.
+        sources: paths, or anything else that `data.images.to_image` accepts.
+        regions: where region boxes or vectors come from; None for a grid.
+        width: the length of region vectors that the encoder expects.
+        batch_size: images per batch.
+        workers: processes that read ahead; with 0, sources are taken one batch at a time.
+        on_unreadable: called with the index and the error of an unreadable image, which is then left out; without
+            it the error is raised.
+        keep_images: keep a copy of each image for figures.
+        names: file names by which regions are looked up; without them, those of the sources.
+    """
+
+    def __init__(
+        self,
+        preprocessing: Preprocessing,
+        sources: Iterable[Any],
+        regions: RegionSource | None = None,
+        *,
+        width: int | None = None,
+        batch_size: int = 16,
+        workers: int = 0,
+        on_unreadable: OnUnreadable | None = None,
+        keep_images: bool = False,
+        names: Sequence[str] | None = None,
+    ) -> None:
+        self.preprocessing, self.sources, self.regions, self.width = preprocessing, sources, regions, width
+        self.batch_size, self.workers, self.names = batch_size, workers, names
+        self.on_unreadable, self.keep_images = on_unreadable, keep_images
+        self.vectors_only = regions is not None and regions.are_features
+
+    def __iter__(self) -> Iterator[ImageBatch]:
+        for batch, errors in self._read_ahead() if self.workers else self._read():
+            for index, error in errors:
+                if self.on_unreadable is None:
+                    raise error
+                self.on_unreadable(index, error)
+            if batch is not None:
+                yield batch
+
+    def _read(self) -> Iterator[tuple[ImageBatch | None, Errors]]:
+        numbered = iter(enumerate(self.sources))
+        while pairs := list(islice(numbered, self.batch_size)):
+            yield self._load_batch(pairs)
+
+    def _read_ahead(self) -> Iterator[tuple[ImageBatch | None, Errors]]:
+        self.sources = list(self.sources)
+        numbers = range(len(self.sources))
+        starts = range(0, len(numbers), self.batch_size)
+        if numbers:
+            yield from read_ahead(self, [numbers[start : start + self.batch_size] for start in starts], self.workers)
+
+    def __getitem__(self, indices: Sequence[int]) -> tuple[ImageBatch | None, Errors]:
+        """One batch, as a worker process reads it."""
+        assert isinstance(self.sources, list)
+        return self._load_batch([(index, self.sources[index]) for index in indices])
+
+    def _load_batch(self, pairs: Sequence[tuple[int, Any]]) -> tuple[ImageBatch | None, Errors]:
+        images, inputs, boxes, errors = [], [], [], []
+        for index, source in pairs:
+            try:
+                image, array, image_boxes = self._load(index, source)
+            except UnreadableImage as error:
+                errors.append((index, error))
+                continue
+            images.append(image)
+            inputs.append(array)
+            if image_boxes is not None:
+                boxes.append(image_boxes)
+        if not images:
+            return None, errors
+        pixels = torch.from_numpy(np.stack(inputs))
+        return ImageBatch(images, pixels, torch.from_numpy(np.stack(boxes)) if boxes else None), errors
+
+    def _load(self, index: int, source: Any) -> tuple[LoadedImage, np.ndarray, np.ndarray | None]:
+        """One image: what is known of it, pixels (3, S, S) or region vectors (R, D), and region boxes (R, 4)."""
+        path = str(source) if isinstance(source, str | Path) else ""
+        if self.vectors_only and not self.keep_images:  # the image itself is not needed
+            vectors, boxes = self._regions(index, source, None)
+            return LoadedImage(index, path, (0, 0), (0.0, 0.0, 0.0, 0.0)), vectors, boxes
+        image = open_image(path, min_side=self.preprocessing.min_side) if path else to_image(source)
+        size = upright_size(path) if path else image.size
+        vectors, boxes = self._regions(index, source, size)
+        inputs = vectors if self.vectors_only else self.preprocessing(image)
+        if not self.keep_images:
+            return LoadedImage(index, path, size, self._crop(size)), inputs, boxes
+        image.thumbnail((DISPLAY_SIDE, DISPLAY_SIDE))  # our own copy: opening and converting both made one
+        return LoadedImage(index, path, size, self._crop(size), image, self._crop(image.size)), inputs, boxes
+
+    def _crop(self, size: tuple[int, int]) -> Crop:
+        return (0.0, 0.0, float(size[0]), float(size[1])) if self.vectors_only else self.preprocessing.crop(*size)
+
+    def _regions(self, index: int, source: Any, size: tuple[int, int] | None) -> tuple[Any, np.ndarray | None]:
+        """Region vectors, where there are any, and boxes."""
+        if self.regions is None:
+            return None, None
+        name = self.names[index] if self.names else _file_name(source)
+        if not name:
+            raise UserError("regions are looked up by file name, and this image has none: give its path")
+        boxes = self.regions.boxes(name, size, self.preprocessing)
+        return self.regions.vectors(name, self.width) if self.vectors_only else None, boxes
+
+
+def _file_name(source: Any) -> str:
+    path = source if isinstance(source, str | Path) else getattr(source, "filename", "")
+    return Path(path).name if path else ""
+
+
+def _repeat_first(rows: Tensor, count: int) -> Tensor:
+    return torch.cat([rows, rows[:1].expand(max(0, count - len(rows)), *rows.shape[1:])])
