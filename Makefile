@@ -2,32 +2,33 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 IMAGES ?= examples/images
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 
-.PHONY: demo test slow lint results clean
+.PHONY: demo test slow results clean
 
-# Captions the example pictures with the shipped model and draws what it looked at.
+# Caption the example images with the shipped model, and draw its attention.
 demo: $(VENV)/ready
 	$(BIN)/saywhy caption $(IMAGES) --figures demo
-	@echo "what the model looked at: demo/*.png"
+	@echo "attention figures: demo/*.png"
 
 test: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
+	$(PYTEST)
 
-# The tests that take minutes.
+# The tests that are too slow for every change; .ci/run runs them too.
 slow: $(VENV)/ready
-	$(BIN)/python -m pytest -q -m slow
+	$(PYTEST) -m slow
 
-# docs/results.md from results/*.json.
+# Write docs/results.md from results/*.json.
 results: $(VENV)/ready
 	$(BIN)/saywhy results results --out docs/results.md
 
 clean:
 	rm -rf $(VENV) demo .pytest_cache .ruff_cache .mypy_cache
 
-# The environment is built once, and again when pyproject.toml changes. uv installs faster; pip does where uv is not to be had.
+# The environment is built once, and again when pyproject.toml changes. uv installs faster than pip, if it is available.
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade uv && $(BIN)/uv pip install --quiet --python $(BIN)/python -e ".[dev]" \

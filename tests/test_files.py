@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from saywhy.errors import UserError, printable
-from saywhy.files import parse_json, read_json, read_text, whole_file, write_text
+from saywhy.errors import UserError
+from saywhy.files import parse_json, printable, read_json, read_text, whole_file, write_text
 
 
 def refusal(call, *arguments) -> str:

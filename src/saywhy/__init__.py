@@ -1,4 +1,4 @@
-"""saywhy: an image captioner that shows its work.
+"""saywhy: an image captioner that explains its captions.
 
 >>> import saywhy
 >>> model = saywhy.load()

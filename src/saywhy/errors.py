@@ -1,13 +1,9 @@
-"""Errors that a user can fix, and text that is safe to print."""
+"""Errors that a user can fix."""
 
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable
-
-# C0 and C1 control characters, DEL, line and paragraph separators, bidirectional overrides and isolates
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class UserError(Exception):
@@ -31,15 +27,3 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     similar = difflib.get_close_matches(name, known, n=1)
     hint = f'did you mean "{similar[0]}"? ' if similar else ""
     return f"{hint}Known: {', '.join(known)}"
-
-
-def printable(text: object) -> str:
-    r"""Text from a file name or a vocabulary, with control characters as visible escapes: safe for a terminal.
-
-    Escape sequences cannot change the terminal, a line break cannot start a line of its own, and bidirectional
-    overrides cannot reorder what is shown.
-
-    >>> print(printable("photo\n\x1b[31m.jpg"))
-    photo\n\x1b[31m.jpg
-    """
-    return _UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], str(text))

@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from saywhy.errors import UserError
+
+# C0 and C1 control characters, DEL, line and paragraph separators, bidirectional overrides and isolates
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def read_text(path: str | Path) -> str:
@@ -89,3 +93,15 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def printable(text: object) -> str:
+    r"""Text from a file name or a vocabulary, with control characters as visible escapes: safe for a terminal.
+
+    Escape sequences cannot change the terminal, a line break cannot start a line of its own, and bidirectional
+    overrides cannot reorder what is shown.
+
+    >>> print(printable("photo\n\x1b[31m.jpg"))
+    photo\n\x1b[31m.jpg
+    """
+    return _UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], str(text))

@@ -13,7 +13,7 @@ import pytest
 
 import audit_data
 from saywhy.audits import image_ablation, sanity
-from saywhy.audits.audit import Audit, audits
+from saywhy.audits.audit import audits
 from saywhy.audits.context import AuditContext, Progress
 from saywhy.audits.evidence import EvidenceSet
 from saywhy.audits.runner import results_path, run, save, select
@@ -23,10 +23,22 @@ from saywhy.data.regions import RegionSettings
 from saywhy.errors import UserError
 from saywhy.explain.lrp_rules import composite
 from saywhy.hallucination import fitting
-from saywhy.viz.tables import Table
+from saywhy.registry import import_plugin
+from saywhy.reports.audit_pages import write_pages
 
 AUDITS = ("image-ablation", "word-ablation", "localisation", "hallucination", "risk", "sanity")
-SETTINGS = {"model", "captioner", "encoder", "data", "split", "images", "unreadable", "decoding", "composite", "digests"}
+SETTINGS = {
+    "model",
+    "captioner",
+    "encoder",
+    "data",
+    "split",
+    "images",
+    "unreadable",
+    "decoding",
+    "composite",
+    "digests",
+}
 STAGES = {
     "explaining captions": "hallucination",
     "masking patches": "image-ablation",
@@ -149,7 +161,7 @@ def test_a_region_model_is_audited_too(data, tmp_path, monkeypatch):
     evidence = EvidenceSet(context)
     for image in evidence.images_with_objects():
         caption = evidence.load(image)
-        explanation = context.model.explain(image.path, regions=context.regions, methods=["lrp", "attention"])
+        explanation = context.model.explain(image.path, regions=context.regions.table, methods=["lrp", "attention"])
         assert tuple(caption.words) == explanation.tokens
         for j, position in enumerate(caption.objects):
             expected = explanation.maps["lrp"][int(position)]
@@ -266,26 +278,29 @@ def test_results_with_other_rules_splits_or_fewer_images_have_their_own_files(tm
     assert results_path(tmp_path, result) == tmp_path / name
 
 
-def test_an_audit_of_another_package_runs_like_a_built_in_one(soft, monkeypatch):
-    class CaptionLength(Audit):
-        title, description = "Caption length", "How long are captions?"
-
-        def run(self, context: AuditContext, evidence: EvidenceSet) -> dict[str, Any]:
-            return {"words": [len(caption.words) for _, caption in evidence], "checks": []}
-
-        def tables(self, body: dict[str, Any]) -> list[Table]:
-            return [self.summary(body)]
-
-        def summary(self, body: dict[str, Any]) -> Table:
-            return Table(("words",), [(words,) for words in body["words"]])
-
+@pytest.fixture
+def example_audit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The audit "caption-length" of docs/audits/README.md, imported from a file outside the package."""
+    page = Path(__file__).parents[2] / "docs" / "audits" / "README.md"
+    source = page.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
     monkeypatch.setattr(audits, "_entries", dict(audits._entries))
     monkeypatch.setattr(audits, "_modules", dict(audits._modules))
-    audits.register("caption-length")(CaptionLength)
+    path = tmp_path / "my_audit.py"
+    path.write_text(source)
+    import_plugin(str(path))
+
+
+@pytest.mark.usefixtures("example_audit")
+def test_an_audit_outside_the_package_runs_and_gets_a_page(soft, tmp_path):
     assert select("all") == (*AUDITS, "caption-length")
     (result,) = run(select("caption-length"), soft.context)
-    assert result["words"] == [len(caption.words) for _, caption in soft]
+    assert result["length"]["value"] == pytest.approx(np.mean([len(caption.words) for _, caption in soft]))
     assert result["not_applicable"] is None
+    assert audits["caption-length"]().summary(result).rows[0][0] == "test"
+    save(tmp_path / "out", result)
+    (page,) = write_pages(tmp_path / "out", tmp_path / "out")
+    assert page.read_text().startswith("# Caption length: how many words does a caption have?")
+    assert f"| test | {result['length']['value']:.3f} [" in page.read_text()
 
 
 @pytest.mark.data

@@ -167,9 +167,7 @@ def test_a_method_with_blank_maps_has_no_agreement_and_no_warning(soft):
 
 def test_results_do_not_depend_on_the_batch_size(soft, tmp_path, monkeypatch):
     monkeypatch.setattr(sanity, "IMAGES", 2)
-    single, batched = (
-        run(replace(soft.context, cache=tmp_path / str(size), batch_size=size), soft) for size in (1, 2)
-    )
+    single, batched = (run(replace(soft.context, cache=tmp_path / str(size), batch_size=size), soft) for size in (1, 2))
     for key in ("constant_shift", "translated"):
         for method in METHODS:
             assert single[key][method]["value"] == pytest.approx(batched[key][method]["value"], abs=5e-3)

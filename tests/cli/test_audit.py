@@ -90,7 +90,6 @@ def test_all_audits_write_results_and_pages(audit, tmp_path: Path) -> None:
 
 def test_log_has_the_start_and_end_of_every_stage(audit) -> None:
     lines = audit("word-ablation").err.splitlines()
-    assert [line.split(": ")[0] for line in lines[-2:]] == ["word-ablation"] * 2
     stages = list(dict.fromkeys(line.split(": ")[0] for line in lines))
     assert len(stages) > 1
     for stage in stages:
@@ -139,7 +138,7 @@ def test_second_run_uses_the_cache(audit, monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_cache_can_be_in_another_folder(audit, tmp_path: Path) -> None:
     assert audit("word-ablation", cache=tmp_path / "cached").code == 0
-    assert list((tmp_path / "cached").glob("*/*.npz"))
+    assert list((tmp_path / "cached").rglob("*.npz"))
     assert not (tmp_path / "out" / "cache").exists()
 
 
@@ -281,7 +280,7 @@ def start(*arguments: object) -> subprocess.Popen[str]:
 
 def cached(out: Path) -> dict[Path, int]:
     """The cached evidence, with the time of each file."""
-    return {path: path.stat().st_mtime_ns for path in out.glob("cache/evidence-*/*.npz")}
+    return {path: path.stat().st_mtime_ns for path in out.glob("cache/evidence-*/*/*.npz")}
 
 
 def test_killed_audit_continues_and_gives_the_same_numbers(run, audited: Path, tmp_path: Path) -> None:

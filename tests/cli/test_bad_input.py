@@ -259,7 +259,7 @@ def test_pickle_given_as_weights_is_refused_and_not_run(train, tmp_path, recwarn
     weights.write_bytes(pickle.dumps(RunsWhenOpened(ran)))
     assert str(weights) in train("--weights", weights).error
     assert not ran.exists()
-    assert not (tmp_path / "run").exists()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["train.lock"], "nothing but the lock"
     assert not recwarn.list, "warnings of a library would be more than one line"
 
 
@@ -309,13 +309,17 @@ def changed_model(model: Path, model_copy: Path):
         ({"format": 99, "saywhy": "9.0.0"}, "saywhy 9.0.0"),
         ({"decoding": {"beam": 2, "mood": "happy"}}, "mood"),
         ({"decoding": {"beam": 2, "max_words": 10**9}}, "max_words"),
+        ({"decoding": {"beam": 2, "max_words": "six"}}, "max_words"),
+        ({"decoding": [2]}, "config.json"),
         ({"captioner": {"name": "mind-reader", "settings": {}}}, "unknown captioner 'mind-reader'"),
         ({"encoder": {"name": 7}}, "config.json"),
         ({"preprocessing": {"size": 64, "glasses": True}}, "config.json"),
     ],
 )
-def test_model_with_unknown_settings_is_refused(run, changed_model, photos, changes, message: str) -> None:
-    assert message in run("caption", photos[0], "--model", changed_model(**changes)).error
+def test_model_with_unknown_settings_is_refused(run, changed_model, photos, tmp_path, changes, message: str) -> None:
+    folder = changed_model(**changes)
+    assert message in run("caption", photos[0], "--model", folder).error
+    assert message in run("explain", photos[0], "--model", folder, "--out", tmp_path / "why").error
 
 
 def test_model_whose_weights_are_a_pickle_is_refused_and_not_run(run, changed_model, photos, tmp_path) -> None:

@@ -13,76 +13,85 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner
 
+from saywhy.audits.audit import Audit, AuditResult, Plot, audits
 from saywhy.cli import app
 from saywhy.errors import UserError
 from saywhy.reports.audit_pages import write_pages
 from saywhy.reports.results_page import results_page
-from saywhy.viz.plots import spread_out
+from saywhy.viz.tables import Table
 
 pytest.importorskip("matplotlib")
 
 AUDITS = ("image-ablation", "word-ablation", "localisation", "hallucination", "risk", "sanity")
 MODELS = {"flickr8k-ada-lstm-vgg16": ("ada-lstm", "vgg16"), "flickr8k-mh-fc": ("mh-fc", "efficientnet-lite2")}
 METHODS = ("lrp", "gradcam", "guided-gradcam", "guided-backprop", "gradient-input", "attention", "random")
-GOOD = dict(zip(METHODS, (0.32, 0.25, 0.27, 0.24, 0.2, 0.22, 0.1), strict=True))
-NOTHING = {"value": None, "low": None, "high": None, "n": 0}
+QUALITY = dict(zip(METHODS, (0.32, 0.25, 0.27, 0.24, 0.2, 0.22, 0.1), strict=True))
+MISSING = {"value": None, "low": None, "high": None, "n": 0}
+OTHER_STATISTICS = ("attention entropy", "probability", "image share")
+FREQUENT = ["man", "dog", "woman", "shirt", "boy", "people", "girl", "water", "street", "ball", "background", "beach"]
 
 
 def estimate(value: float, width: float = 0.03, n: int = 1200) -> dict[str, Any]:
     return {"value": value, "low": value - width, "high": value + width, "n": n}
 
 
-def each(scale: float = 1.0, base: float = 0.0, methods=METHODS, **more: Any) -> dict[str, dict[str, Any]]:
-    return {method: estimate(base + scale * GOOD.get(method, 0.15), **more) for method in methods}
+def by_method(scale: float = 1.0, base: float = 0.0, methods=METHODS, **options: Any) -> dict[str, dict[str, Any]]:
+    return {method: estimate(base + scale * QUALITY.get(method, 0.15), **options) for method in methods}
 
 
-def columns(**named: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """From estimates by column and method to those by method and column."""
-    return {method: {key: column[method] for key, column in named.items()} for method in next(iter(named.values()))}
+def transposed(**columns: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """From estimates by column and method to estimates by method and column."""
+    methods = next(iter(columns.values()))
+    return {method: {key: column[method] for key, column in columns.items()} for method in methods}
 
 
 def image_ablation() -> dict[str, Any]:
     steps = [0.0, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0]
+    shapes = {
+        "deletion": lambda step, quality: 0.95 * math.exp(-step * 12 * quality) * (1 - step) + 0.05,
+        "insertion": lambda step, quality: 0.05 + 0.95 * (1 - math.exp(-step * 14 * quality) * (1 - step)),
+    }
     curves = {
         name: {
             method: {
-                "curve": [at(step, good) for step in steps],
-                "area": estimate(sum(at(s, good) for s in steps) / 7),
+                "curve": [shape(step, quality) for step in steps],
+                "area": estimate(sum(shape(step, quality) for step in steps) / 7),
             }
-            for method, good in GOOD.items()
+            for method, quality in QUALITY.items()
         }
-        for name, at in (
-            ("deletion", lambda step, good: 0.95 * math.exp(-step * 12 * good) * (1 - step) + 0.05),
-            ("insertion", lambda step, good: 0.05 + 0.95 * (1 - math.exp(-step * 14 * good) * (1 - step))),
-        )
+        for name, shape in shapes.items()
     }
-    methods = columns(vanished=each(), drop=each(0.8), dropped=each(0.9, 0.5))
+    methods = transposed(
+        no_longer_generated=by_method(), probability_drop=by_method(0.8), share_dropped=by_method(0.9, 0.5)
+    )
     return {
-        **{"words": 2318, "patches": 20, "patch": 8, "methods": methods},
+        **{"words": 2318, "patches": 20, "patch_size": 8, "methods": methods},
         "curves": {"words": 500, "fractions": steps, **curves},
     }
 
 
 def word_ablation() -> dict[str, Any]:
     names = ("lrp", "gradient", "gradient-input", "attention", "last", "random")
-    return {
-        "object": {"words": 371, "methods": columns(drop=each(0.6, methods=names), dropped=each(0.7, 0.5, names))},
-        "stop": {"words": 1168, "methods": columns(drop=each(0.4, methods=names), dropped=each(0.6, 0.5, names))},
-    }
+
+    def part(words: int, scale: float) -> dict[str, Any]:
+        drops, shares = by_method(scale, methods=names), by_method(scale + 0.1, 0.5, names)
+        return {"words": words, "methods": transposed(probability_drop=drops, share_dropped=shares)}
+
+    return {"object_words": part(371, 0.6), "stop_words": part(1168, 0.4)}
 
 
 def localisation(heads: bool = False) -> dict[str, Any]:
     names = (*METHODS, "uniform")
-    methods = columns(
-        **{"positive": each(0.9, 0.25, names), "negative": each(0.5, 0.2, names)},
-        **{"pointing": each(1.2, 0.3, names), "pointing_negative": each(0.5, 0.2, names)},
+    methods = transposed(
+        **{"positive": by_method(0.9, 0.25, names), "negative": by_method(0.5, 0.2, names)},
+        **{"pointing": by_method(1.2, 0.3, names), "pointing_negative": by_method(0.5, 0.2, names)},
     )
     for method in ("gradcam", "attention"):
-        methods[method] |= {"negative": NOTHING, "pointing_negative": NOTHING}
+        methods[method] |= {"negative": MISSING, "pointing_negative": MISSING}
     kinds, sizes = ("people", "clothing", "bodyparts", "animals", "vehicles", "scene", "other"), (5, 10, 20, 40)
     by_kind = {kind: group(0.15 + 0.05 * number) for number, kind in enumerate(kinds)}
     by_size = {f"under {size} %": group(size / 100) for size in sizes} | {"40 % and more": group(0.55)}
-    best = columns(best=each(1.1, 0.3), mean=each(0.8, 0.2), all=each(0.9, 0.25))
+    best = transposed(best=by_method(1.1, 0.3), mean=by_method(0.8, 0.2), all=by_method(0.9, 0.25))
     return {
         **{"words": 1911, "methods": methods, "by_kind": by_kind, "by_size": by_size},
         "heads": {"words": 400, "heads": 8, "methods": best} if heads else None,
@@ -91,235 +100,250 @@ def localisation(heads: bool = False) -> dict[str, Any]:
 
 
 def group(area: float) -> dict[str, Any]:
-    return {"words": 273, "area": estimate(area, 0.01), "methods": each(0.6, area, (*METHODS, "uniform"), width=0.04)}
+    methods = by_method(0.6, area, (*METHODS, "uniform"), width=0.04)
+    return {"words": 273, "area": estimate(area, 0.01), "methods": methods}
 
 
-def hallucination(beta: str = "1 − β") -> dict[str, Any]:
+def hallucination(gate: str = "1 − β") -> dict[str, Any]:
     def part(words: int, made_up: int, base: float) -> dict[str, Any]:
         scales = {"quantile 5 %": 0.5, "quantile 50 %": 0.4, "max": -0.3, "mean": 0.45}
-        statistics = columns(**{name: each(scale, base, METHODS[:-1]) for name, scale in scales.items()})
-        others = {name: estimate(base + 0.02 * place) for place, name in enumerate((beta, *OTHERS))}
-        return {"words": words, "made_up": made_up, "statistics": statistics, "others": others}
+        statistics = transposed(**{name: by_method(scale, base, METHODS[:-1]) for name, scale in scales.items()})
+        others = {name: estimate(base + 0.02 * i) for i, name in enumerate((gate, *OTHER_STATISTICS))}
+        return {"words": words, "made_up": made_up, "statistics": statistics, "other_statistics": others}
 
-    by_word = [{"word": word, "said": 300 - 13 * n, "made_up": 20 + (7 * n) % 50} for n, word in enumerate(FREQUENT)]
-    frequent = {"list": FREQUENT, **part(1520, 402, 0.46)}
-    return {"frequent": frequent, "every": part(2318, 707, 0.48), "by_word": by_word}
-
-
-OTHERS = ("attention entropy", "probability", "image share")
-FREQUENT = ["man", "dog", "woman", "shirt", "boy", "people", "girl", "water", "street", "ball", "background", "beach"]
+    by_word = [
+        {"word": word, "generated": 300 - 13 * n, "made_up": 20 + (7 * n) % 50} for n, word in enumerate(FREQUENT)
+    ]
+    frequent = {"lemmas": FREQUENT, **part(1520, 402, 0.46)}
+    return {"frequent_words": frequent, "all_words": part(2318, 707, 0.48), "by_word": by_word}
 
 
 def risk() -> dict[str, Any]:
-    facts = ("log p", "log p of its names", "log p of any object", "entropy", "log p unseen", "image share")
-    facts += ("relevance low", "relevance against", "attention entropy", "beta", "position")
+    features = ("log p", "log p of synonyms", "log p of any object", "entropy", "log p without image", "image share")
+    features += ("low relevance", "negative relevance", "attention entropy", "beta", "position")
     bins = [[0.05 + number / 10, 0.04 + 0.09 * number, 600 - 60 * number] for number in range(10)]
     return {
         "fitted_on": {"split": "dev", "images": 1000, "words": 2290, "made_up": 690},
         **{"words": 2318, "made_up": 707, "auc": estimate(0.768), "ece": 0.0214, "calibration": bins},
-        "weights": {fact: 0.9 * (-1) ** place / (place + 1) for place, fact in enumerate(facts)},
-        "alone": {fact: estimate(0.72 - 0.02 * place) for place, fact in enumerate(facts)},
+        "weights": {feature: 0.9 * (-1) ** i / (i + 1) for i, feature in enumerate(features)},
+        "single_feature_auc": {feature: estimate(0.72 - 0.02 * i) for i, feature in enumerate(features)},
         "cross_validated": {"auc": 0.771, "ece": 0.019},
     }
 
 
 def sanity() -> dict[str, Any]:
-    stages = (
-        "decoder",
-        "encoder's features.24",
-        "encoder's features.17",
-        "encoder's features.7",
-        "encoder's features.0",
-    )
+    blocks = [f"encoder's features.{number}" for number in (24, 17, 7, 0)]
+    methods = METHODS[:-1]
     randomised = [
-        {"down_to": stage, "methods": {m: estimate(0.95 - (0.6 + g) * place / 5) for m, g in list(GOOD.items())[:-1]}}
-        for place, stage in enumerate(stages, 1)
+        {"down_to": stage, "methods": {m: estimate(0.95 - (0.6 + QUALITY[m]) * number / 5) for m in methods}}
+        for number, stage in enumerate(("decoder", *blocks), 1)
     ]
-    agreement = {one: {other: 1 - 6 * abs(GOOD[one] - GOOD[other]) for other in METHODS[:-1]} for one in METHODS[:-1]}
-    named = {"constant_shift": each(0.5, 0.8), "moved": each(0.4, 0.7), "two_words": each(1.0, 0.3)}
-    return {"altered": {"images": 200, "words": 400}, "randomised": randomised, **named, "agreement": agreement}
+    agreement = {one: {other: 1 - 6 * abs(QUALITY[one] - QUALITY[other]) for other in methods} for one in methods}
+    others = {"constant_shift": (0.5, 0.8), "translated": (0.4, 0.7), "two_words": (1.0, 0.3)}
+    return {
+        **{"altered": {"images": 200, "words": 400}, "randomised": randomised, "agreement": agreement},
+        **{key: by_method(*line) for key, line in others.items()},
+    }
 
 
-def audit(name: str, model: str, **more: Any) -> dict[str, Any]:
+def result(name: str, model: str, **changes: Any) -> dict[str, Any]:
+    """The contents of a results file."""
     captioner, encoder = MODELS.get(model, ("soft-attention", "efficientnet-lite2"))
     bodies = {
         **{"image-ablation": image_ablation, "word-ablation": word_ablation, "risk": risk, "sanity": sanity},
         "localisation": lambda: localisation(heads=captioner == "mh-fc"),
         "hallucination": lambda: hallucination("1 − β" if captioner == "ada-lstm" else "β"),
     }
-    claims = [
-        {"claim": "LRP does better than random", "holds": True, "difference": estimate(0.221)},
-        {"claim": "LRP does better than attention", "holds": False, "difference": estimate(-0.0123, 0.02)},
-        {"claim": "Grad-CAM has a sign", "holds": None, "difference": NOTHING},
+    checks = [
+        {"claim": "lrp does better than random", "holds": True, "difference": estimate(0.221)},
+        {"claim": "lrp does better than attention", "holds": False, "difference": estimate(-0.0123, 0.02)},
+        {"claim": "gradcam has a sign", "holds": None, "difference": MISSING},
     ]
     head = {"audit": name, "model": model, "captioner": captioner, "encoder": encoder, "data": "flickr8k"}
     head |= {"split": "test", "images": 1000, "caption_words": 10432, "decoding": "beam5,length0.7,max20"}
-    head |= {"composite": "epsilon-plus", "objects": "0123abcd", "seconds": 31.2, "device": "x86_64 CPU", "threads": 2}
-    head |= {"versions": {"saywhy": "0.1.0"}, "commit": "0123456789ab+", "checks": claims, "not_applicable": None}
-    return {**head, **bodies[name](), **more}
+    head |= {"composite": "epsilon-plus", "seconds": 31.2, "device": "x86_64 CPU", "threads": 2}
+    head |= {"versions": {"saywhy": "0.2.0"}, "commit": "0123456789ab+", "checks": checks, "not_applicable": None}
+    return {**head, **bodies[name](), **changes}
 
 
-def every_audit(models=tuple(MODELS)) -> list[dict[str, Any]]:
-    return [audit(name, model) for model in models for name in AUDITS]
+def all_results(models=tuple(MODELS)) -> list[dict[str, Any]]:
+    return [result(name, model) for model in models for name in AUDITS]
+
+
+def write_results(folder: Path, *bodies: dict[str, Any]) -> Path:
+    folder.mkdir(exist_ok=True)
+    for body in bodies:
+        stem = re.sub(r"\W+", "-", f"{body['model']}-{body['audit']}")
+        (folder / f"audit-{stem}.json").write_text(json.dumps(body))
+    return folder
 
 
 @pytest.fixture
-def made(tmp_path: Path):
-    """The pages of these audits, by the name of their files."""
+def pages(tmp_path: Path):
+    """Write the pages of some results, and return their texts by file name."""
 
-    def make(*audits: dict[str, Any], out: str = "pages") -> dict[str, str]:
-        folder = tmp_path / "results"
-        folder.mkdir(exist_ok=True)
-        for body in audits:
-            (folder / f"audit-{body['model']}-{body['audit']}.json").write_text(json.dumps(body))
+    def write(*bodies: dict[str, Any], out: str = "pages") -> dict[str, str]:
+        folder = write_results(tmp_path / "results", *bodies)
         return {path.name: path.read_text() for path in write_pages(folder, tmp_path / out)}
 
-    return make
+    return write
 
 
 @pytest.fixture(scope="module")
-def everything(tmp_path_factory) -> dict[str, str]:
+def all_pages(tmp_path_factory) -> dict[str, str]:
     """The pages and plots of all audits of both models."""
-    folder = tmp_path_factory.mktemp("audits")
-    for body in every_audit():
-        (folder / f"audit-{body['model']}-{body['audit']}.json").write_text(json.dumps(body))
+    folder = write_results(tmp_path_factory.mktemp("audits"), *all_results())
     return {path.name: path.read_text() for path in write_pages(folder, folder / "pages")}
 
 
 def row(text: str, first: str) -> list[str]:
-    """The cells of the first row that begins so, without its first."""
+    """The cells after the first of the first row that starts with it."""
     line = next(line for line in text.splitlines() if line.startswith(f"| {first} |"))
     return [cell.strip() for cell in line.strip("|").split("|")][1:]
 
 
-def test_every_audit_has_a_page_with_every_model_and_plots_that_are_there(everything):
-    files = everything
-    assert {name for name in files if name.endswith(".md")} == {f"{name}.md" for name in AUDITS}
+def test_every_audit_has_a_page_with_every_model_and_links_to_all_plots(all_pages):
+    assert {name for name in all_pages if name.endswith(".md")} == {f"{name}.md" for name in AUDITS}
     for name in AUDITS:
-        text = files[f"{name}.md"]
+        text = all_pages[f"{name}.md"]
         assert re.findall(r"^## (flickr8k-.*)$", text, re.MULTILINE) == [*MODELS]
-        shown = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
-        assert shown
-        assert set(shown) == {file for file in files if file.startswith(name) and file.endswith(".svg")}
-        assert "Made by `saywhy results` from results/audit-*.json; do not edit." in text
+        linked = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
+        assert linked
+        assert set(linked) == {file for file in all_pages if file.startswith(name) and file.endswith(".svg")}
+        assert "Generated by `saywhy results` from results/audit-*.json; do not edit." in text
 
 
-def test_every_table_has_as_many_cells_in_each_row(everything):
-    for name, text in everything.items():
-        for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE) if name.endswith(".md") else ():
-            assert len({line.count("|") for line in block.splitlines()}) == 1, block
+def test_all_rows_of_a_table_have_the_same_number_of_cells(all_pages):
+    for name, text in all_pages.items():
+        for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE) if name.endswith(".md") else ():
+            assert len({line.count("|") for line in table.splitlines()}) == 1, table
 
 
-def test_a_readme_written_by_hand_is_left_alone(made, tmp_path):
+def test_a_hand_written_readme_is_kept(pages, tmp_path):
     (tmp_path / "pages").mkdir()
-    (tmp_path / "pages" / "README.md").write_text("by hand")
-    assert "README.md" not in made(audit("risk", "m"))
-    assert (tmp_path / "pages" / "README.md").read_text() == "by hand"
+    (tmp_path / "pages" / "README.md").write_text("hand-written")
+    assert "README.md" not in pages(result("risk", "m"))
+    assert (tmp_path / "pages" / "README.md").read_text() == "hand-written"
 
 
-def test_a_number_has_its_interval_and_its_words(made):
-    text = made(audit("image-ablation", "m"))["image-ablation.md"]
+def test_a_number_has_its_interval_and_its_count_of_words(pages):
+    text = pages(result("image-ablation", "m"))["image-ablation.md"]
     assert row(text, "Grad-CAM") == ["0.250 [0.22, 0.28]", "0.200 [0.17, 0.23]", "0.725 [0.69, 0.76]", "1,200"]
-    assert "2,318 object words; the 20 patches of 8 × 8 pixels masked" in text
+    assert "2,318 object words; 20 patches of 8 × 8 pixels masked." in text
 
 
-def test_an_interval_too_narrow_for_two_digits_has_three(made):
-    body = audit("image-ablation", "m")
-    body["methods"]["gradcam"]["vanished"] = estimate(0.25, 0.004)
-    assert row(made(body)["image-ablation.md"], "Grad-CAM")[0] == "0.250 [0.246, 0.254]"
+def test_a_narrow_interval_has_three_digits(pages):
+    body = result("image-ablation", "m")
+    body["methods"]["gradcam"]["no_longer_generated"] = estimate(0.25, 0.004)
+    assert row(pages(body)["image-ablation.md"], "Grad-CAM")[0] == "0.250 [0.246, 0.254]"
 
 
-def test_the_best_of_a_column_is_bold_where_one_end_is_better(made):
-    files = made(audit("image-ablation", "m"), audit("localisation", "m"))
-    assert row(files["image-ablation.md"], "LRP")[:3] == [f"**{cell}**" for cell in THE_BEST]
-    assert files["image-ablation.md"].count("**") == 2 * (3 + 2)  # and the two areas
+def test_the_best_value_is_bold_if_higher_or_lower_is_better(pages):
+    files = pages(result("image-ablation", "m"), result("localisation", "m"))
+    best = ("0.320 [0.29, 0.35]", "0.256 [0.23, 0.29]", "0.788 [0.76, 0.82]")
+    assert row(files["image-ablation.md"], "LRP")[:3] == [f"**{cell}**" for cell in best]
+    assert files["image-ablation.md"].count("**") == 2 * (3 + 2)  # and two areas
     lrp = row(files["localisation.md"], "LRP")
     assert [cell.startswith("**") for cell in lrp] == [True, False, True, False, False]
 
 
-THE_BEST = ("0.320 [0.29, 0.35]", "0.256 [0.23, 0.29]", "0.788 [0.76, 0.82]")
-
-
-def test_a_small_area_is_the_better_one_of_deletion_and_a_large_one_of_insertion(made):
-    body = audit("image-ablation", "m")
+def test_small_areas_are_better_for_deletion_and_large_ones_for_insertion(pages):
+    body = result("image-ablation", "m")
     for name in ("deletion", "insertion"):
         body["curves"][name]["lrp"]["area"] = estimate(0.001)
-    areas = made(body)["image-ablation.md"].split("Areas under the curves")[1]
+    areas = pages(body)["image-ablation.md"].split("Areas under the curves")[1]
     assert [cell.startswith("**") for cell in row(areas, "LRP")] == [True, False, False]
 
 
-def test_values_that_look_alike_are_both_bold(made):
-    body = audit("image-ablation", "m")
-    body["methods"]["gradcam"]["vanished"] = estimate(0.32001)
-    text = made(body)["image-ablation.md"]
+def test_values_that_are_equal_to_three_digits_are_both_bold(pages):
+    body = result("image-ablation", "m")
+    body["methods"]["gradcam"]["no_longer_generated"] = estimate(0.32001)
+    text = pages(body)["image-ablation.md"]
     assert row(text, "LRP")[0] == row(text, "Grad-CAM")[0] == "**0.320 [0.29, 0.35]**"
 
 
-def test_what_could_not_be_had_is_a_dash(made):
-    text = made(audit("localisation", "m"))["localisation.md"]
-    assert [row(text, "Grad-CAM")[place] for place in (1, 3)] == ["–", "–"]
+def test_a_missing_value_is_a_dash(pages):
+    text = pages(result("localisation", "m"))["localisation.md"]
+    assert [row(text, "Grad-CAM")[column] for column in (1, 3)] == ["–", "–"]
     assert not re.search(r"\b(None|nan|null)\b", text)
 
 
-def test_null_everywhere_still_makes_a_page(made):
+def test_pages_are_written_even_if_all_values_are_missing(pages):
     def emptied(part: Any) -> Any:
         if isinstance(part, dict):
-            return NOTHING if part.keys() == NOTHING.keys() else {key: emptied(value) for key, value in part.items()}
+            return MISSING if part.keys() == MISSING.keys() else {key: emptied(value) for key, value in part.items()}
         return [emptied(value) for value in part] if isinstance(part, list) else part
 
-    files = made(*map(emptied, every_audit(["m"])))
+    files = pages(*map(emptied, all_results(["m"])))
     assert row(files["image-ablation.md"], "LRP") == ["–"] * 4
     assert not any(re.search(r"\b(None|nan|null)\b", text) for name, text in files.items() if name.endswith(".md"))
 
 
-def test_a_model_without_the_audit_says_why_and_has_no_table_or_plot(made):
-    without = audit("localisation", "flickr8k-mh-fc")
-    without = {key: without[key] for key in ("audit", "model")} | {"not_applicable": "its regions are oracle boxes"}
-    files = made(audit("localisation", "flickr8k-ada-lstm-vgg16"), without)
+def test_a_model_to_which_the_audit_does_not_apply_has_the_reason_and_no_plot(pages):
+    reason = {"audit": "localisation", "model": "flickr8k-mh-fc", "not_applicable": "its regions are oracle boxes"}
+    files = pages(result("localisation", "flickr8k-ada-lstm-vgg16"), reason)
     assert files["localisation.md"].count("flickr8k-mh-fc") == 1
-    assert "## flickr8k-mh-fc\n\nLeft out: its regions are oracle boxes\n" in files["localisation.md"]
+    assert "## flickr8k-mh-fc\n\nNot applicable: its regions are oracle boxes\n" in files["localisation.md"]
     assert not any("mh-fc" in name for name in files)
 
 
-def test_an_audit_that_all_models_leave_out_is_a_page_without_plots(made):
+def test_an_audit_that_applies_to_no_model_has_a_page_without_plots(pages):
     body = {"audit": "localisation", "model": "m", "not_applicable": "no boxes"}
-    assert [*made(body)] == ["localisation.md"]
+    assert [*pages(body)] == ["localisation.md"]
 
 
-def test_checks_say_whether_they_hold_a_claim_with_all_its_models(everything):
-    checks = everything["risk.md"].split("## Checks")[1]
+def test_checks_have_one_row_per_claim_and_one_column_per_model(all_pages):
+    checks = all_pages["risk.md"].split("## Checks")[1]
     assert row(checks, "claim") == [*MODELS]
     assert row(checks, "LRP does better than random") == ["✓ +0.221 [0.191, 0.251]"] * len(MODELS)
     assert row(checks, "LRP does better than attention") == ["✗ −0.012 [−0.032, 0.008]"] * len(MODELS)
     assert row(checks, "Grad-CAM has a sign") == ["– –"] * len(MODELS)
 
 
-def test_the_papers_numbers_stand_beside_those_of_hallucination(made):
-    files = made(audit("hallucination", "m"))
-    published = files["hallucination.md"].split("## Published, for comparison")[1]
+def test_the_page_of_hallucination_has_the_published_numbers(pages):
+    published = pages(result("hallucination", "m"))["hallucination.md"].split("## Published, for comparison")[1]
     assert row(published, "LRP") == ["**0.6022**", "**0.5821**", "0.5168", "0.5798"]
     assert row(published, "Grad-CAM")[3] == "**0.5857**"
     assert "0.6005" in published
 
 
-def test_only_a_model_with_heads_shows_them(made):
-    text = made(audit("localisation", "flickr8k-mh-fc"))["localisation.md"]
-    assert "Of the 8 heads one by one, 400 words" in text
-    assert "heads" not in made(audit("localisation", "m"), out="other")["localisation.md"].split("## m")[1]
+def test_only_models_with_several_heads_have_a_table_of_heads(pages):
+    text = pages(result("localisation", "flickr8k-mh-fc"))["localisation.md"]
+    assert "Each of the 8 heads alone, 400 words" in text
+    assert "heads" not in pages(result("localisation", "m"), out="other")["localisation.md"].split("## m")[1]
 
 
-def test_pages_are_the_same_in_whatever_order_files_are_read_and_made_again(everything, made, monkeypatch):
+def test_pages_do_not_depend_on_the_order_of_files_and_fields(all_pages, pages, monkeypatch):
     glob = Path.glob
     monkeypatch.setattr(Path, "glob", lambda self, pattern: reversed([*glob(self, pattern)]))
-    shuffled = [dict(reversed(body.items())) for body in reversed(every_audit())]
-    for body in shuffled:
+    bodies = [dict(reversed(body.items())) for body in reversed(all_results())]
+    for body in bodies:
         if "methods" in body:
             body["methods"] = dict(reversed(body["methods"].items()))
-    assert made(*shuffled) == everything
+    assert pages(*bodies) == all_pages
 
 
-def test_plots_are_well_formed_no_wider_than_a_page_and_without_a_date(everything):
-    plots = {name: text for name, text in everything.items() if name.endswith(".svg")}
+HOSTILE = "<img src=x onerror=alert(1)>|`a` [b](http://c) *d*"
+
+
+@pytest.mark.parametrize("name", AUDITS)
+def test_a_model_name_with_markup_is_escaped(name, pages):
+    body = result(name, HOSTILE, split=HOSTILE, data=HOSTILE, not_applicable=None)
+    files = pages(body, {"audit": name, "model": "other", "not_applicable": HOSTILE})
+    text = files[f"{name}.md"]
+    assert "<img" not in text
+    assert "&lt;img src=x onerror=alert(1)>" in text
+    assert not re.search(r"(?<!\\)\]\(http", text)
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1, table
+    for file, svg in files.items():
+        assert re.fullmatch(r"[\w.-]+", file)
+        if file.endswith(".svg"):
+            assert "img" not in {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(svg).iter()}
+
+
+def test_plots_are_well_formed_no_wider_than_a_page_and_without_a_date(all_pages):
+    plots = {name: text for name, text in all_pages.items() if name.endswith(".svg")}
     assert len(plots) == 4 + 6 * len(MODELS)
     for name, text in plots.items():
         root = ElementTree.fromstring(text)
@@ -327,69 +351,119 @@ def test_plots_are_well_formed_no_wider_than_a_page_and_without_a_date(everythin
         assert "dc:date" not in text
 
 
-def test_plots_do_not_depend_on_the_users_settings_and_leave_them_alone(made):
+def test_plots_ignore_the_users_matplotlib_settings_and_keep_them(pages):
     import matplotlib
 
-    first = made(audit("risk", "m"))
+    expected = pages(result("risk", "m"))
     with matplotlib.rc_context({"font.size": 20.0, "axes.facecolor": "pink"}):
-        assert made(audit("risk", "m"), out="other") == first
+        assert pages(result("risk", "m"), out="other") == expected
         assert matplotlib.rcParams["font.size"] == 20.0
 
 
-def test_the_colour_of_lrp_is_on_every_plot_of_methods_and_on_no_other(everything):
-    without = ("sanity-agreement", "hallucination-words", "risk")
-    for name, text in everything.items():
+def test_the_colour_of_lrp_is_on_every_plot_of_methods_and_on_no_other(all_pages):
+    without_methods = ("sanity-agreement", "hallucination-words", "risk")
+    for name, text in all_pages.items():
         if name.endswith(".svg"):
-            assert ("#d55e00" in text) == (not name.startswith(without)), name
+            assert ("#d55e00" in text) == (not name.startswith(without_methods)), name
 
 
-def test_without_matplotlib_it_is_said_what_to_do_and_nothing_is_written(made, monkeypatch, tmp_path):
+def test_without_matplotlib_the_error_names_the_extra_and_nothing_is_written(pages, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UserError, match=re.escape("plots need matplotlib: pip install 'saywhy[audit]'")):
-        made(audit("risk", "m"))
+        pages(result("risk", "m"))
     assert not (tmp_path / "pages").exists()
 
 
-@pytest.mark.parametrize("name", AUDITS)
-def test_a_damaged_file_is_named_in_one_line(name, made, tmp_path):
-    (tmp_path / "results").mkdir()
-    path = tmp_path / "results" / f"audit-broken-{name}.json"
-    whole = json.dumps(audit(name, "broken"))
-    without = [{key: value for key, value in audit(name, "broken").items() if key != left} for left in NEEDED[name]]
-    for text in (whole[:-20], "", "[]", "{}", '"text"', *map(json.dumps, without)):
-        path.write_text(text)
-        with pytest.raises(UserError, match=re.escape(path.name)) as raised:
-            made(audit(name, "whole"))
-        assert "\n" not in str(raised.value)
-        assert not (tmp_path / "pages").exists()
-
-
-NEEDED = {
+REQUIRED = {
     "image-ablation": ("model", "methods", "words", "decoding"),
-    "word-ablation": ("audit", "object", "stop"),
+    "word-ablation": ("audit", "object_words", "stop_words"),
     "localisation": ("methods", "words", "device"),
-    "hallucination": ("frequent", "every"),
-    "risk": ("calibration", "fitted_on", "alone", "auc"),
+    "hallucination": ("frequent_words", "all_words"),
+    "risk": ("calibration", "fitted_on", "single_feature_auc", "auc"),
     "sanity": ("randomised", "altered"),
 }
 
 
-def test_an_unknown_audit_is_named_with_those_that_are_known(made, tmp_path):
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "audit-m-new.json").write_text('{"audit": "localization", "model": "m"}')
+@pytest.mark.parametrize("name", AUDITS)
+def test_a_damaged_file_is_named_in_one_line(name, pages, tmp_path):
+    path = write_results(tmp_path / "results") / f"audit-damaged-{name}.json"
+    text = json.dumps(result(name, "damaged"))
+    incomplete = [
+        {key: value for key, value in result(name, "damaged").items() if key != field} for field in REQUIRED[name]
+    ]
+    for damaged in (text[:-20], "", "[]", "{}", '"text"', *map(json.dumps, incomplete)):
+        path.write_text(damaged)
+        with pytest.raises(UserError, match=re.escape(path.name)) as raised:
+            pages(result(name, "complete"))
+        assert "\n" not in str(raised.value)
+        assert not (tmp_path / "pages").exists()
+
+
+def test_a_file_that_only_the_comparison_cannot_draw_is_named(pages, tmp_path):
+    body = result("image-ablation", "damaged")
+    body["methods"]["lrp"]["no_longer_generated"]["high"] = "a lot"
+    with pytest.raises(UserError, match=r"audit-damaged-image-ablation.json: damaged results file"):
+        pages(result("image-ablation", "a"), body, result("image-ablation", "z"))
+
+
+@pytest.mark.parametrize("field", [{"pictures": 1000}, {"left_out": None}])
+def test_a_results_file_of_version_0_1_is_refused_in_one_line(field, pages):
+    with pytest.raises(
+        UserError, match=r"audit-m-risk.json: written by saywhy 0\.1, .*; run the audit again"
+    ) as raised:
+        pages({"audit": "risk", "model": "m", **field})
+    assert "\n" not in str(raised.value)
+
+
+def test_an_unknown_audit_is_reported_with_the_most_similar_name(pages, tmp_path):
+    folder = write_results(tmp_path / "results")
+    (folder / "audit-m-new.json").write_text('{"audit": "localization", "model": "m"}')
     with pytest.raises(UserError, match=r'audit-m-new.json: unknown audit .* did you mean "localisation"'):
-        made()
+        pages()
 
 
-def test_a_folder_without_audits_says_what_writes_them(tmp_path):
+def test_a_folder_without_results_names_the_command_that_writes_them(tmp_path):
     with pytest.raises(UserError, match="no audits; `saywhy audit NAME"):
         write_pages(tmp_path, tmp_path / "pages")
 
 
-def test_labels_make_room_for_one_another_and_keep_their_order():
-    heights = spread_out([0.0, 0.01, 0.02, 0.9], 0.1)
-    assert heights == pytest.approx([-0.09, 0.01, 0.11, 0.9])
-    assert spread_out([], 0.1) == []
+def test_an_audit_of_another_package_has_a_page_with_its_tables_and_plots(pages, monkeypatch):
+    class CaptionLength(Audit):
+        title, description = "Caption length", "How long are captions?"
+
+        def run(self, context, evidence):
+            raise NotImplementedError
+
+        def tables(self, body):
+            return [Table(("words",), [(body["words"],)], caption="Mean length.")]
+
+        def summary(self, body):
+            return self.tables(body)[0]
+
+        def plots(self, results: list[AuditResult]) -> list[Plot]:
+            return [Plot("", "Lengths", lambda: self._draw([result.body["words"] for result in results]))]
+
+        def model_plots(self, body):
+            return [Plot("bars", "Length", lambda: self._draw([body["words"]]))]
+
+        def _draw(self, words):
+            from matplotlib.figure import Figure
+
+            figure = Figure()
+            figure.subplots().bar(range(len(words)), words)
+            return figure
+
+    monkeypatch.setattr(audits, "_entries", dict(audits._entries))
+    monkeypatch.setattr(audits, "_modules", dict(audits._modules))
+    audits.register("caption-length")(CaptionLength)
+    body = {**result("risk", "m"), "audit": "caption-length", "words": 9}
+    files = pages(body, {**body, "model": "n"})
+    assert sorted(files) == [
+        *("caption-length-bars-m.svg", "caption-length-bars-n.svg", "caption-length.md", "caption-length.svg")
+    ]
+    text = files["caption-length.md"]
+    assert text.startswith("# Caption length\n")
+    assert text.count("Mean length.\n\n| words |\n| --- |\n| 9 |\n") == 2
 
 
 def scored(folder: Path) -> Path:
@@ -401,28 +475,28 @@ def scored(folder: Path) -> Path:
     return folder
 
 
-def test_audits_are_not_taken_for_scores_even_if_damaged(tmp_path):
+def test_the_page_of_scores_ignores_audits_even_damaged_ones(tmp_path):
     folder = scored(tmp_path / "results")
-    before = results_page(folder)
-    (folder / "audit-m-risk.json").write_text(json.dumps(audit("risk", "m")))
+    expected = results_page(folder)
+    (folder / "audit-m-risk.json").write_text(json.dumps(result("risk", "m")))
     (folder / "audit-m-sanity.json").write_text("{")
-    assert results_page(folder) == before
+    assert results_page(folder) == expected
 
 
-def test_the_command_writes_both_or_the_audits_alone(tmp_path):
+def test_the_command_writes_both_kinds_of_pages_or_only_the_audits(tmp_path):
     folder, out, pages = scored(tmp_path / "results"), tmp_path / "results.md", tmp_path / "docs" / "audits"
-    (folder / "audit-m-risk.json").write_text(json.dumps(audit("risk", "m")))
-    done = CliRunner().invoke(app, ["results", str(folder), "--out", str(out), "--audits", str(pages)])
-    assert done.exit_code == 0
+    (folder / "audit-m-risk.json").write_text(json.dumps(result("risk", "m")))
+    both = CliRunner().invoke(app, ["results", str(folder), "--out", str(out), "--audits", str(pages)])
+    assert both.exit_code == 0
     assert "# Results" in out.read_text()
     assert sorted(path.name for path in pages.iterdir()) == ["risk-calibration-m.svg", "risk.md"]
     (folder / "soft.json").unlink()
-    alone = CliRunner().invoke(app, ["results", str(folder), "--audits", str(tmp_path / "alone")])
-    assert (alone.exit_code, alone.output) == (0, "")
+    only_audits = CliRunner().invoke(app, ["results", str(folder), "--audits", str(tmp_path / "alone")])
+    assert (only_audits.exit_code, only_audits.output) == (0, "")
     assert (tmp_path / "alone" / "risk.md").exists()
 
 
-def test_the_pages_in_the_docs_are_made_from_the_results(tmp_path):
+def test_the_pages_in_the_docs_are_generated_from_the_results(tmp_path):
     root = Path(__file__).parents[2]
     docs = {path.name: path.read_text() for path in (root / "docs" / "audits").glob("*.md") if path.stem != "README"}
     written = write_pages(root / "results", tmp_path)

@@ -60,10 +60,12 @@ class Audit(ABC):
     Attributes:
         title: the heading of its page.
         description: what is measured and how to read the columns, in Markdown.
+        published: published numbers to compare with, if there are any.
     """
 
     title: ClassVar[str]
     description: ClassVar[str]
+    published: ClassVar[Table | None] = None
 
     @abstractmethod
     def run(self, context: AuditContext, evidence: EvidenceSet) -> dict[str, Any]:
@@ -88,10 +90,6 @@ class Audit(ABC):
     def model_plots(self, body: dict[str, Any]) -> list[Plot]:
         """Plots of one model."""
         return []
-
-    def published(self) -> Table | None:
-        """Published numbers to compare with, if there are any."""
-        return None
 
 
 audits: Registry[type[Audit]] = Registry(

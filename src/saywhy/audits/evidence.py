@@ -107,7 +107,7 @@ class EvidenceSet:
 
     def images_with_objects(self) -> list[CaptionedImage]:
         """The images whose captions have object words; raises `NotApplicable` if there are none."""
-        if images := [image for image, image_evidence in self if len(image_evidence.objects)]:
+        if images := [image for image, caption in self if len(caption.objects)]:
             return images
         raise NotApplicable(
             f"no object word in {len(self)} captions; give --object-words a table in the language of the captions"

@@ -30,8 +30,8 @@ from saywhy.encoders.base import Features
 from saywhy.explain.methods import METHODS
 from saywhy.inference.batches import ImageBatch
 from saywhy.viz import plots
-from saywhy.viz.method_styles import METHOD_STYLES, in_order
-from saywhy.viz.tables import DOWN, UP, Table, decimal, method_table, short_estimate, value_of
+from saywhy.viz.method_styles import METHOD_STYLES
+from saywhy.viz.tables import DOWN, UP, Table, decimal, in_order, method_table, short_estimate, value_of
 
 PATCHES = 20
 RANKINGS = (*METHODS, "random")

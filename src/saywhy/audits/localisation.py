@@ -35,13 +35,14 @@ from saywhy.data.preprocess import Preprocessing
 from saywhy.explain.methods import METHODS
 from saywhy.inference.batches import ImageBatch
 from saywhy.viz import plots
-from saywhy.viz.method_styles import METHOD_STYLES, in_order
+from saywhy.viz.method_styles import METHOD_STYLES
 from saywhy.viz.tables import (
     NEITHER,
     UP,
     Estimate,
     Table,
     decimal,
+    in_order,
     method_table,
     short_estimate,
     value_of,
@@ -175,26 +176,24 @@ def measure(context: AuditContext, evidence: EvidenceSet) -> tuple[list[LocatedW
     """The object words that have boxes, and the number of those that have none."""
     words, skipped = [], 0
     for image in evidence.images_with_objects():
-        image_evidence = evidence.load(image)
-        boxes = object_boxes(context, image, image_evidence)
-        skipped += len(image_evidence.objects) - len(boxes)
+        caption = evidence.load(image)
+        boxes = object_boxes(context, image, caption)
+        skipped += len(caption.objects) - len(boxes)
         for j, (mask, kind) in boxes.items():
-            maps = [
-                *(image_evidence.maps[method][j] for method in METHODS),
-                np.ones_like(image_evidence.maps["lrp"][j]),
-            ]
-            words.append(LocatedWord(image.name, kind, mask.mean(), map_scores(np.stack(maps), mask)))
+            maps = [caption.maps[method][j] for method in METHODS]
+            scores = map_scores(np.stack([*maps, np.ones_like(maps[0])]), mask)
+            words.append(LocatedWord(image.name, kind, mask.mean(), scores))
     return words, skipped
 
 
-def object_boxes(context: AuditContext, image: CaptionedImage, image_evidence: ImageEvidence) -> dict[int, Box]:
+def object_boxes(context: AuditContext, image: CaptionedImage, caption: ImageEvidence) -> dict[int, Box]:
     """By the index j of an object word, its boxes."""
     assert context.phrases is not None
     object_words, boxes = context.object_words, {}
     phrases = [(object_words.mentions(phrase.words), phrase) for phrase in context.phrases.of(image.name)]
     heads = [(mentions[-1].lemma, phrase) for mentions, phrase in phrases if mentions]
     size = upright_size(image.path)
-    for j, lemma in enumerate(image_evidence.lemmas):
+    for j, lemma in enumerate(caption.lemmas):
         kinds = object_words.synonyms_and_kinds(str(lemma))
         matching = [phrase for head, phrase in heads if head in kinds]
         if matching:

@@ -61,7 +61,7 @@ def settings(context: AuditContext, evidence: EvidenceSet) -> dict[str, Any]:
         "images": len(evidence),
         "split_images": context.split_images or len(context.data),
         "unreadable": len(context.unreadable),
-        "caption_words": sum(len(image_evidence.words) for _, image_evidence in evidence),
+        "caption_words": sum(len(caption.words) for _, caption in evidence),
         "decoding": str(context.model.decoding),
         "composite": str(context.composite),
         "digests": {

@@ -36,8 +36,8 @@ from saywhy.explain.methods import METHODS, attribute
 from saywhy.explain.passes import Targets
 from saywhy.inference.batches import ImageBatch
 from saywhy.viz import plots
-from saywhy.viz.method_styles import METHOD_STYLES, in_order
-from saywhy.viz.tables import DOWN, UP, Table, decimal, method_table, value_of, value_table
+from saywhy.viz.method_styles import METHOD_STYLES
+from saywhy.viz.tables import DOWN, UP, Table, decimal, in_order, method_table, value_of, value_table
 
 IMAGES = 20
 """Images that every altered model explains."""

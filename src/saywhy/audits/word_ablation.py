@@ -27,8 +27,8 @@ from saywhy.data.datasets import CaptionedImage
 from saywhy.data.stop_words import STOP_WORDS
 from saywhy.inference.batches import ImageBatch
 from saywhy.viz import plots
-from saywhy.viz.method_styles import METHOD_STYLES, in_order
-from saywhy.viz.tables import UP, Table, method_table, short_estimate
+from saywhy.viz.method_styles import METHOD_STYLES
+from saywhy.viz.tables import UP, Table, in_order, method_table, short_estimate
 
 MIN_EARLIER_WORDS = 6
 REMOVED_WORDS = 3

@@ -18,6 +18,7 @@ from saywhy.cli.common import (
     output_console,
     plain_table,
     print_error,
+    printable,
     progress_of_stages,
 )
 from saywhy.cli.options import (
@@ -36,7 +37,7 @@ from saywhy.cli.options import (
     Workers,
     examples,
 )
-from saywhy.errors import UserError, printable
+from saywhy.errors import UserError
 
 if TYPE_CHECKING:
     from saywhy.audits.context import AuditContext

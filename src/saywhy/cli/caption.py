@@ -13,6 +13,7 @@ from saywhy.cli.common import (
     check_writable,
     import_plugins,
     json_line,
+    printable,
     readable_images,
     region_table,
 )
@@ -32,7 +33,7 @@ from saywhy.cli.options import (
     Regions,
     examples,
 )
-from saywhy.errors import UserError, printable
+from saywhy.errors import UserError
 
 SAMPLING = "Sampling, instead of beam search"
 EPILOG = examples(

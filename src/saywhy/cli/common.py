@@ -14,7 +14,8 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from saywhy.errors import UserError, printable
+from saywhy.errors import UserError
+from saywhy.files import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

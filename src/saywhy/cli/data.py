@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saywhy.cli.common import json_line, output_console, plain_table, progress_of
+from saywhy.cli.common import json_line, output_console, plain_table, printable, progress_of
 from saywhy.cli.options import FLAG, ImageFolder, Json, Reader, examples
-from saywhy.errors import printable
 
 if TYPE_CHECKING:
     from saywhy.data.checks import Report

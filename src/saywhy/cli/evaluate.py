@@ -19,6 +19,7 @@ from saywhy.cli.common import (
     output_console,
     plain_table,
     print_error,
+    printable,
     progress_of,
 )
 from saywhy.cli.options import (
@@ -40,7 +41,7 @@ from saywhy.cli.options import (
     Workers,
     examples,
 )
-from saywhy.errors import UserError, printable
+from saywhy.errors import UserError
 
 if TYPE_CHECKING:
     from saywhy.data.datasets import Dataset

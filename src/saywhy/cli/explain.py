@@ -18,6 +18,7 @@ from saywhy.cli.common import (
     output_console,
     plain_table,
     print_error,
+    printable,
     progress_of,
     readable_images,
     region_table,
@@ -37,7 +38,7 @@ from saywhy.cli.options import (
     Regions,
     examples,
 )
-from saywhy.errors import UserError, printable
+from saywhy.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -233,7 +234,10 @@ def _check_request(model: str | None, options: dict[str, Any]) -> None:
     from saywhy.inference.model import locate
 
     folder = locate(model)
-    max_words = read_config(folder).get("decoding", {}).get("max_words", Decoding.max_words)
+    try:
+        max_words = Decoding(**read_config(folder).get("decoding", {})).max_words
+    except TypeError:
+        max_words = Decoding.max_words  # unknown settings are reported when the model is loaded
     ExplanationRequest.parse(Vocabulary.load(folder / VOCABULARY), max_words, **options)
 
 

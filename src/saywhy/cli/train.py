@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from saywhy.cli.common import check_writable, duration, import_plugins, progress_bar
+from saywhy.cli.common import check_writable, duration, import_plugins, printable, progress_bar
 from saywhy.cli.options import FLAG, MACHINE, Data, Device, ImageFolder, Plugins, Reader, Regions, Workers, examples
-from saywhy.errors import UserError, printable
+from saywhy.errors import UserError
 
 CHANGES = "Instead of the recipe's values"
 EPILOG = examples(

@@ -213,10 +213,14 @@ class Model:
     def _decoding(self, method: str, changes: dict[str, Any]) -> Decoding:
         """The model's decoding settings with some changed."""
         if method == "explain" and "method" in changes:
-            raise UserError("name explanation methods with methods=[…]; the explained caption is decoded by beam search")
+            raise UserError(
+                "name explanation methods with methods=[…]; the explained caption is decoded by beam search"
+            )
         for name in changes:
             if name not in Decoding.__dataclass_fields__:
-                raise UserError(f"{method} has no argument {name!r}: {did_you_mean(name, Decoding.__dataclass_fields__)}")
+                raise UserError(
+                    f"{method} has no argument {name!r}: {did_you_mean(name, Decoding.__dataclass_fields__)}"
+                )
         settings = replace(self.decoding, **changes)
         self.captioner.check_attention_mode(settings.attention)
         return settings
@@ -253,9 +257,7 @@ class Model:
         batch = batch.to(self.captioner.device)
         return self.captioner.encode(batch.pixels, batch.boxes)
 
-    def _caption_batch(
-        self, batch: ImageBatch, settings: Decoding, estimator: RiskEstimator | None
-    ) -> list[Caption]:
+    def _caption_batch(self, batch: ImageBatch, settings: Decoding, estimator: RiskEstimator | None) -> list[Caption]:
         with torch.inference_mode():
             features = self._encode(batch)
             hypotheses = decode(self.captioner, features, settings, indices=batch.indices)
@@ -348,7 +350,7 @@ def load(model: str | Path | None = None, device: str | torch.device | None = No
     """Load a model by name or folder; by default, the one that ships with saywhy.
 
     >>> load()
-    <Model soft-attention-flickr8k: soft-attention over efficientnet-lite2, 4,092 words, on cpu>
+    <Model soft-attention-flickr8k: soft-attention over efficientnet-lite2, 3,491 words, on cpu>
     """
     folder = locate(model)
     return Model(load_folder(folder, choose_device(device)), folder=folder)

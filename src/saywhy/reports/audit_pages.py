@@ -28,6 +28,7 @@ INTERVALS = (
     "better; the best value of a column is bold, and a dash is a missing value."
 )
 CHECKS = "Each claims a difference above zero: ✓ its interval is above zero, ✗ below, – neither.\n"
+ORDINARY_WORDS = {"attention", "gradient", "last", "random", "uniform"}
 DAMAGED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 
 
@@ -117,8 +118,8 @@ def _page(name: str, audit: Audit, files: Sequence[ResultsFile]) -> dict[str, st
         for plot, svg in _model_plots(audit, file):
             drawn[f"{name}-{plot.name}-{file.slug}.svg"] = plot, svg
             pages.append(_image(f"{plot.alt}: {file.result.title}", f"{name}-{plot.name}-{file.slug}.svg"))
-    if published := audit.published():
-        pages += ["## Published, for comparison\n", markdown(published)]
+    if audit.published:
+        pages += ["## Published, for comparison\n", markdown(audit.published)]
     pages += ["## Settings\n", markdown(_settings(measured))] if measured else []
     return {f"{name}.md": "\n".join(pages), **{file: svg for file, (_, svg) in drawn.items()}}
 
@@ -175,15 +176,17 @@ def _checks(files: Sequence[ResultsFile]) -> Table | None:
 
 
 def _claim(claim: str) -> str:
-    """A claim with the usual names of methods, except those that are ordinary words.
+    """A claim with the usual names of methods, except of those whose key is an ordinary word.
 
     >>> _claim("lrp lies inside the boxes more than attention")
     'LRP lies inside the boxes more than attention'
+    >>> _claim("attention is higher"), _claim("β is higher")
+    ('Attention is higher', 'β is higher')
     """
-    names = {key: style.name for key, style in METHOD_STYLES.items() if style.name.lower() != key}
+    names = {key: style.name for key, style in METHOD_STYLES.items() if key not in ORDINARY_WORDS}
     keys = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
     text = re.sub(rf"\b({keys})\b", lambda key: names[key[0]], claim)
-    return text[:1].upper() + text[1:]
+    return (text[:1].upper() if text[:1].isascii() else text[:1]) + text[1:]  # β stays β
 
 
 def _settings(files: Sequence[ResultsFile]) -> Table:

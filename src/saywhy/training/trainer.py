@@ -179,7 +179,9 @@ class Trainer:
         self.batches = Batches(captions, self.vocabulary, inputs, boxes)
         batches_per_epoch = len(self._batch_order(epoch=0))
         self.steps = -(-batches_per_epoch // recipe.training.accumulate) * recipe.training.epochs
-        self._build_loss_and_optimiser([load_teacher(folder, recipe, self.vocabulary, fabric.device) for folder in teachers])
+        self._build_loss_and_optimiser(
+            [load_teacher(folder, recipe, self.vocabulary, fabric.device) for folder in teachers]
+        )
         if checkpoint:
             self._restore(checkpoint)
 

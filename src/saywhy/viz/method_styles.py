@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -68,13 +67,3 @@ METHOD_STYLES = _MethodStyles(
     }
 )
 """The methods of explanations, and the baselines of audits, in the order in which they are shown."""
-ORDER = {method: place for place, method in enumerate(METHOD_STYLES)}
-
-
-def in_order(methods: Iterable[str]) -> list[str]:
-    """Methods in the order in which they are shown, unknown ones last.
-
-    >>> in_order(["random", "other", "lrp"])
-    ['lrp', 'random', 'other']
-    """
-    return sorted(methods, key=lambda method: (ORDER.get(method, len(ORDER)), method))

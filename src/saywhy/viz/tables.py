@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from saywhy.errors import printable
-from saywhy.viz.method_styles import METHOD_STYLES, in_order
+from saywhy.files import printable
+from saywhy.viz.method_styles import METHOD_STYLES
 
 MISSING = "–"
 UP, DOWN, NEITHER = 1, -1, 0  # whether higher or lower values of a column are better
@@ -154,6 +154,16 @@ def bold_best(values: Sequence[float | None], cells: Sequence[str], better: int)
         return [*cells]
     best = [value is not None and round(better * value, 3) == max(known) for value in values]
     return [bold(cell) if is_best else cell for cell, is_best in zip(cells, best, strict=True)]
+
+
+def in_order(methods: Iterable[str]) -> list[str]:
+    """Methods in the order in which they are shown, unknown ones last.
+
+    >>> in_order(["random", "other", "lrp"])
+    ['lrp', 'random', 'other']
+    """
+    order = {method: position for position, method in enumerate(METHOD_STYLES)}
+    return sorted(methods, key=lambda method: (order.get(method, len(order)), method))
 
 
 def short_estimate(estimate: Estimate | None) -> str:
