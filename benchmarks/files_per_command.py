@@ -11,6 +11,7 @@ are used.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -83,9 +84,9 @@ def commands(data: Path, folder: Path) -> dict[str, list[str]]:
     return {
         "caption": ["caption", image],
         "explain": ["explain", image, "--out", str(folder / "why")],
-        "train": ["train", str(recipe), "--data", str(subset), "--out", str(folder / "run"), "--workers", "0"],
+        "train": ["train", str(recipe), "--data", str(subset), "--out", str(folder / "run")],
         "audit localisation": [
-            *("audit", "localisation", "--data", str(data), "--limit", "4", "--workers", "0"),
+            *("audit", "localisation", "--data", str(data), "--limit", "4"),
             *("--out", str(folder / "audit")),
         ],
     }
@@ -109,7 +110,7 @@ def write_subset(data: Path, folder: Path) -> None:
 def package_changes(files: list[str]) -> int:
     """How often the package changes along the files."""
     packages = [str(Path(file).parent) for file in files]
-    return sum(one != other for one, other in zip(packages, packages[1:], strict=False))
+    return sum(one != other for one, other in itertools.pairwise(packages))
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from saywhy.data.object_words import ObjectWords
 from saywhy.data.phrases import find_phrases
 from saywhy.data.preprocess import Preprocessing
 from saywhy.data.regions import RegionSettings
-from saywhy.data.vocabulary import MARKERS, Vocabulary
+from saywhy.data.tokenizer import MARKERS, Vocabulary
 from saywhy.hallucination.risk_model import PRIOR_FEATURE, WORD_FEATURES, Risk
 from saywhy.inference.model import Model
 

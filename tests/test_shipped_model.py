@@ -8,7 +8,7 @@ import pytest
 
 import saywhy
 from saywhy.data.datasets import read
-from saywhy.data.vocabulary import MARKERS
+from saywhy.data.tokenizer import MARKERS
 from saywhy.inference.evaluation import caption_split
 from saywhy.inference.model import SHIPPED, locate
 from saywhy.metrics import cider

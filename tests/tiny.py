@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from saywhy import encoders
 from saywhy.captioners import Attention, Captioner, CaptionerSettings, State, Step, build, captioners
-from saywhy.data.vocabulary import END, MARKERS, START, Vocabulary
+from saywhy.data.tokenizer import END, MARKERS, START, Vocabulary
 from saywhy.encoders.base import Encoder, Features
 
 DOCUMENTED = Path(__file__).parents[1] / "docs" / "new-architecture.md"

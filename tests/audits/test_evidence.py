@@ -15,7 +15,6 @@ from saywhy.data.preprocess import upsample_grid
 from saywhy.explain import passes
 from saywhy.explain.explanation import Explanation
 from saywhy.explain.methods import METHODS
-from saywhy.hallucination.risk_model import WORD_FEATURES
 
 
 @pytest.fixture
@@ -68,7 +67,7 @@ def test_maps_are_those_of_model_explain_up_to_half_precision(explained):
         assert max(scales) > 0
 
 
-def test_only_object_words_have_maps_and_word_features(evidence):
+def test_only_object_words_have_maps(evidence):
     for image, without_maps in evidence:
         caption = evidence.load(image)
         objects = {i: audit_data.OBJECTS[word] for i, word in enumerate(caption.words) if word in audit_data.OBJECTS}
@@ -76,8 +75,6 @@ def test_only_object_words_have_maps_and_word_features(evidence):
         assert dict(zip(caption.objects.tolist(), caption.lemmas.tolist(), strict=True)) == objects
         for maps in caption.maps.values():
             assert maps.shape == (len(objects), 64, 64)
-        assert caption.features.shape == (len(objects), len(WORD_FEATURES))
-        assert np.isfinite(caption.features).all()
         assert without_maps.maps == {}
 
 
@@ -101,7 +98,7 @@ def test_arrays_of_the_cache_restore_the_evidence_up_to_half_precision():
         **{"words": np.array(["a", "dog", "car", "man"]), "objects": np.array([1, 2, 3])},
         **{"lemmas": np.array(["dog", "car", "man"])},
         **{name: random.random(4) for name in ("probability", "beta", "attention_entropy", "image_share")},
-        **{"features": random.random((3, 2)), "alpha": random.random((4, 4))},
+        **{"alpha": random.random((4, 4))},
         **{"earlier_words": {"lrp": np.tril(random.normal(size=(4, 4)), -1)}, "maps": maps},
     )
     arrays = caption.to_arrays()
@@ -155,5 +152,10 @@ def test_decoder_evidence_needs_no_backward_pass_through_the_encoder(soft, monke
 
     (batch,) = replace(soft.context, batch_size=3).batches(soft.images)
     monkeypatch.setattr(passes, "_current_features", fail)
-    for (_, caption), decoder in zip(soft, decoder_evidence(soft.context, batch), strict=True):
-        np.testing.assert_allclose(decoder.object_features, caption.features, rtol=1e-3, atol=1e-4)
+    evidence = decoder_evidence(soft.context, batch)
+    for row, (_, caption) in enumerate(soft):
+        assert evidence.captions[row] == caption.words.tolist()
+        assert evidence.objects[row] == caption.objects.tolist()
+        assert evidence.lemmas[row].tolist() == caption.lemmas.tolist()
+        p = evidence.attributions.probabilities[row, : len(caption.words)]
+        np.testing.assert_allclose(p, caption.probability, rtol=1e-3)

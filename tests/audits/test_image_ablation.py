@@ -20,7 +20,7 @@ from saywhy.audits.statistics import random_for
 from saywhy.data.datasets import CaptionedImage
 from saywhy.data.images import open_image
 from saywhy.data.preprocess import Preprocessing
-from saywhy.data.vocabulary import START, UNK
+from saywhy.data.tokenizer import START, UNK
 from saywhy.explain.methods import METHODS
 
 run = ImageAblation().run

@@ -56,7 +56,8 @@ def test_it_is_fitted_to_the_features_and_labels_of_the_other_split(soft, data, 
     assert (risk.about["words"], risk.about["made_up"]) == (len(objects), int((~true).sum()))
     assert risk.about["images"] == 4
     assert risk.object_priors.keys() == {*lemmas}
-    features = ObjectWordFeatures.of_evidence(EvidenceSet(dev)).features
+    features = ObjectWordFeatures.compute(replace(dev, cache=tmp_path / "batched", batch_size=4)).features
+    assert np.isfinite(features).all()
     constant = features.std(axis=0) == 0
     np.testing.assert_allclose(risk.mean[:-1], features.mean(axis=0), atol=1e-3)
     np.testing.assert_allclose(risk.scale[:-1], np.where(constant, 1, features.std(axis=0)), rtol=1e-2, atol=1e-3)
@@ -78,7 +79,7 @@ def with_risk(evidence: EvidenceSet, **changes) -> EvidenceSet:
 def test_without_a_split_to_fit_on_the_models_own_risk_is_tested(soft):
     evidence = with_risk(soft)
     body, risk = run(evidence.context, evidence), audit_data.some_risk()
-    words = ObjectWordFeatures.of_evidence(evidence)
+    words = ObjectWordFeatures.compute(evidence.context)
     made_up = words.made_up(evidence.context).tolist()
     predicted = risk(words.features, words.lemmas.tolist()).tolist()
     assert (body["words"], body["made_up"]) == (10, 2)

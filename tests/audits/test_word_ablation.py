@@ -14,7 +14,7 @@ from saywhy.audits.context import NotApplicable
 from saywhy.audits.evidence import EvidenceSet, ImageEvidence
 from saywhy.audits.word_ablation import RANKINGS, WordAblation
 from saywhy.data.images import open_image
-from saywhy.data.vocabulary import START
+from saywhy.data.tokenizer import START
 from saywhy.decoding.config import log_probabilities
 
 METHOD = {"lrp": "lrp", "gradient": "gradcam", "gradient-input": "gradient-input"}
@@ -92,7 +92,7 @@ def caption_of(text: str, weights: np.ndarray | None = None, alpha: np.ndarray |
     zeros = np.zeros(K)
     return ImageEvidence(
         np.array(words), np.array(objects, int), np.array([audit_data.OBJECTS[words[i]] for i in objects]),
-        zeros, zeros, zeros, zeros, np.zeros((len(objects), 1)), np.eye(K) + 0.01 if alpha is None else alpha,
+        zeros, zeros, zeros, zeros, np.eye(K) + 0.01 if alpha is None else alpha,
         dict.fromkeys(("lrp", "gradcam", "gradient-input"), weights), {},
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ import tiny
 from reference import ada_lstm as reference
 from saywhy.captioners import Captioner, Step
 from saywhy.captioners.ada_lstm import AdaLSTMState
-from saywhy.data.vocabulary import START
+from saywhy.data.tokenizer import START
 from saywhy.errors import UserError
 
 DOUBLE = torch.float64

@@ -15,7 +15,7 @@ from saywhy.captioners import TeacherForced, build
 from saywhy.captioners.coca import CoCa
 from saywhy.captioners.model_folder import SavedModel
 from saywhy.data.preprocess import Preprocessing
-from saywhy.data.vocabulary import PAD
+from saywhy.data.tokenizer import PAD
 from saywhy.encoders.base import Features
 from saywhy.errors import UserError
 

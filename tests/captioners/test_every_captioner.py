@@ -14,7 +14,7 @@ import tiny
 from saywhy.captioners import Captioner, TeacherForced, captioners
 from saywhy.captioners.model_folder import SavedModel, load
 from saywhy.data.preprocess import Preprocessing
-from saywhy.data.vocabulary import PAD
+from saywhy.data.tokenizer import PAD
 from saywhy.decoding import Decoding, decode
 from saywhy.encoders.base import Features
 from saywhy.metrics import cider

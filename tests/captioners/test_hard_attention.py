@@ -13,7 +13,7 @@ import tiny
 from reference.hard_attention import lower_bound
 from saywhy.captioners import Attention, TeacherForced
 from saywhy.captioners.hard_attention import HardAttention, sample_index, uniform
-from saywhy.data.vocabulary import END, START
+from saywhy.data.tokenizer import END, START
 from saywhy.decoding import Decoding, decode
 from saywhy.decoding.config import log_probabilities
 from saywhy.encoders.base import Features

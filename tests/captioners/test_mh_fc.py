@@ -10,7 +10,7 @@ import torch
 import tiny
 from reference import mh_fc as reference
 from saywhy.captioners.mh_fc import MHFCState
-from saywhy.data.vocabulary import START
+from saywhy.data.tokenizer import START
 from saywhy.encoders.base import Features
 from saywhy.errors import UserError
 from saywhy.explain.lrp_rules import Composite

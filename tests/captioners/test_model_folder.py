@@ -18,7 +18,7 @@ import saywhy
 import tiny
 from saywhy.captioners.model_folder import CONFIG, FORMAT, VOCABULARY, WEIGHTS, SavedModel, load, read_config
 from saywhy.data.preprocess import Preprocessing
-from saywhy.data.vocabulary import MARKERS
+from saywhy.data.tokenizer import MARKERS
 from saywhy.errors import UserError
 
 
@@ -99,6 +99,15 @@ def test_folder_of_version_0_1_loads_under_the_new_names(tmp_path):
     assert saywhy.load(folder).decoding.length_penalty == 0.5
     model.save(folder)
     assert read_config(folder)["format"] == FORMAT == 2
+
+
+def test_coca_of_version_0_1_loads_under_the_new_tensor_name(tmp_path):
+    captioner = tiny.captioner("coca")
+    SavedModel("tiny", captioner, tiny.vocabulary(), Preprocessing(tiny.SIDE)).save(tmp_path)
+    tensors = load_file(tmp_path / WEIGHTS)
+    tensors["contrastive.of_picture.weight"] = tensors.pop("contrastive.of_image.weight")
+    save_file(tensors, tmp_path / WEIGHTS)
+    assert torch.equal(load(tmp_path).captioner.contrastive.of_image.weight, captioner.contrastive.of_image.weight)
 
 
 def test_baseline_of_version_0_1_that_is_nan_loads_as_unset(tmp_path):

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -100,11 +101,19 @@ def modules(tmp_path: Path) -> Path:
 
 
 def install(folder: Path) -> None:
-    """What an installer leaves behind for a package with entry points."""
-    metadata = folder / "my_plugins-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: my-plugins\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text(ENTRY_POINTS)
+    """Install a wheel of the three modules with pip, into the folder."""
+    files = {f"{name}.py": source for name, source in MODULES.items()} | {
+        "my_plugins-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: my-plugins\nVersion: 1.0\n",
+        "my_plugins-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "my_plugins-1.0.dist-info/entry_points.txt": ENTRY_POINTS,
+        "my_plugins-1.0.dist-info/RECORD": "",
+    }
+    wheel = folder.parent / "my_plugins-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", folder, wheel]
+    subprocess.run(command, check=True, capture_output=True)
 
 
 def run_all(commands: list[tuple[object, ...]], path: Path | None = None) -> list[tuple[int, str, str]]:
@@ -137,12 +146,14 @@ def test_own_captioner_encoder_and_audit_work_in_every_command(modules, data, tm
     recipe, out = tmp_path / "recipe.toml", tmp_path / "out"
     recipe.write_text(RECIPE)
     options: dict[str, list[Any]] = {"network": [], "audit": []}
+    path = modules
     if found_by == "entry points":
-        install(modules)
+        path = tmp_path / "installed"
+        install(path)
     else:  # one by its name, the others by their files
         options["network"] = ["--import", "my_captioner", "--import", modules / "my_encoder.py"]
         options["audit"] = ["--import", modules / "my_audit.py"]
-    listed, trained, captioned, audited = run_all(commands(recipe, data, out, options), modules)
+    listed, trained, captioned, audited = run_all(commands(recipe, data, out, options), path)
     tables = json.loads(listed[1])
     assert "show-and-tell" in [row["name"] for row in tables["captioners"]]
     assert "one-convolution" in [row["name"] for row in tables["encoders"]]

@@ -11,11 +11,12 @@ import torch
 from PIL import Image
 
 import tiny
-from saywhy.data.loading import CachedImages, ImageFiles, read_ahead
+from saywhy.data.loading import CachedImages, ImageFiles
 from saywhy.data.preprocess import Preprocessing
+from saywhy.data.tokenizer import END, PAD, START, Vocabulary
 from saywhy.data.training_batches import Batches, samplers, split_batches
-from saywhy.data.vocabulary import END, PAD, START, Vocabulary
 from saywhy.errors import UserError
+from saywhy.inference.batches import read_ahead
 from saywhy.training.objectives import CaptionLoss
 
 RANDOM = np.random.default_rng(0)

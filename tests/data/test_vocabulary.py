@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from saywhy.data.vocabulary import END, MARKERS, PAD, START, UNK, Vocabulary
+from saywhy.data.tokenizer import END, MARKERS, PAD, START, UNK, Vocabulary
 from saywhy.errors import UserError
 
 CAPTIONS = [["a", "dog", "and", "a", "cat"], ["a", "cat"], ["the", "dog"], ["a", "bird"]]

@@ -8,7 +8,7 @@ import torch
 import tiny
 from reference import decoding as reference
 from saywhy.captioners import captioners
-from saywhy.data.vocabulary import END, MARKERS, PAD, START, UNK
+from saywhy.data.tokenizer import END, MARKERS, PAD, START, UNK
 from saywhy.decoding import Decoding, beam_search, decode
 
 FIRST = len(MARKERS)

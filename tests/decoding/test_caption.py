@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 import tiny
-from saywhy.data.vocabulary import MARKERS
+from saywhy.data.tokenizer import MARKERS
 from saywhy.decoding import Caption, Decoding, decode
 
 

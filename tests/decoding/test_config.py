@@ -10,7 +10,7 @@ import torch
 
 import tiny
 from saywhy.captioners import captioners
-from saywhy.data.vocabulary import END, MARKERS, PAD, START, UNK
+from saywhy.data.tokenizer import END, MARKERS, PAD, START, UNK
 from saywhy.decoding import Decoding, decode, decoding_methods
 from saywhy.errors import UserError
 
@@ -235,7 +235,10 @@ def test_a_registered_method_can_be_chosen_by_name(monkeypatch):
 
     decoding = Decoding(method="first-word", beam=2)
     assert str(decoding) == "first-word,length0.7,max20"
-    assert decode(tiny.TableCaptioner.always(torch.zeros(FIRST + 1)), tiny.features(2), decoding, [7, 9]) == [(2, 7), (2, 9)]
+    assert decode(tiny.TableCaptioner.always(torch.zeros(FIRST + 1)), tiny.features(2), decoding, [7, 9]) == [
+        (2, 7),
+        (2, 9),
+    ]
 
 
 def test_the_number_of_indices_must_be_that_of_the_images():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tiny
-from saywhy.data.vocabulary import END, MARKERS
+from saywhy.data.tokenizer import END, MARKERS
 from saywhy.decoding import Decoding, decode
 from saywhy.decoding.sampling import filter_top_k_top_p, inverse_cdf
 
@@ -19,7 +19,9 @@ def word_counts(**settings) -> torch.Tensor:
     logits = torch.cat([torch.full((FIRST,), 5.0), P.log()])
     images = tiny.features(1, width=1).select(torch.zeros(20_000, dtype=torch.long))
     decoding = Decoding(method="sample", max_words=1, **settings)
-    words = [hypothesis.tokens[0] - FIRST for hypothesis in decode(tiny.TableCaptioner.always(logits), images, decoding)]
+    words = [
+        hypothesis.tokens[0] - FIRST for hypothesis in decode(tiny.TableCaptioner.always(logits), images, decoding)
+    ]
     return torch.tensor(words).bincount(minlength=4)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 import tiny
 from reference import lrp as reference
 from saywhy.captioners import Captioner
-from saywhy.data.vocabulary import PAD
+from saywhy.data.tokenizer import PAD
 from saywhy.explain.lrp_rules import Composite
 from saywhy.explain.passes import Forward, Relevance
 from tracing import assert_close, inputs, make_targets, relevance_of

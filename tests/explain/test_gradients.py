@@ -17,7 +17,7 @@ from torch.overrides import _get_current_function_mode_stack
 import tiny
 from saywhy import encoders
 from saywhy.captioners import Captioner, build
-from saywhy.data.vocabulary import PAD
+from saywhy.data.tokenizer import PAD
 from saywhy.encoders.base import Features
 from saywhy.explain.lrp import LRPMode
 from saywhy.explain.lrp_rules import Composite

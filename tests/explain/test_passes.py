@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import tiny
 from saywhy import encoders
 from saywhy.captioners import Captioner, build, captioners
-from saywhy.data.vocabulary import PAD
+from saywhy.data.tokenizer import PAD
 from saywhy.encoders.base import calibrate_batch_norm
 from saywhy.errors import UserError
 from saywhy.explain.explanation import Budget

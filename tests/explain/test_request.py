@@ -11,7 +11,7 @@ import torch
 import tiny
 from saywhy.captioners.model_folder import SavedModel
 from saywhy.data.preprocess import Preprocessing
-from saywhy.data.vocabulary import MARKERS, PAD, START, Vocabulary
+from saywhy.data.tokenizer import MARKERS, PAD, START, Vocabulary
 from saywhy.errors import UserError
 from saywhy.explain.lrp_rules import Composite, composites
 from saywhy.explain.methods import METHODS

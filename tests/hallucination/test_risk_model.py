@@ -16,7 +16,7 @@ import tiny
 from reference import audits as reference
 from saywhy.captioners import Captioner
 from saywhy.data.object_words import ObjectWords
-from saywhy.data.vocabulary import END, MARKERS, START, Vocabulary
+from saywhy.data.tokenizer import END, MARKERS, START, Vocabulary
 from saywhy.encoders.base import Features
 from saywhy.errors import UserError
 from saywhy.explain.lrp_rules import composite

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from saywhy.data.vocabulary import END, PAD, START, UNK
+from saywhy.data.tokenizer import END, PAD, START, UNK
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 import tiny
 from reference import objectives as reference
 from saywhy.data.augment import Augmentation
-from saywhy.data.vocabulary import PAD
+from saywhy.data.tokenizer import PAD
 from saywhy.training.objectives import CaptionLoss, LossSums
 
 GRID = (2, 3)

@@ -25,19 +25,16 @@ from torch.nn.utils.rnn import pad_sequence
 from saywhy.cache import Arrays, DiskCache, content_key
 from saywhy.captioners.base import Captioner
 from saywhy.data.datasets import CaptionedImage, Dataset
-from saywhy.data.loading import default_workers
 from saywhy.data.object_words import ObjectWords
 from saywhy.data.phrases import Phrases
 from saywhy.data.regions import RegionSource
-from saywhy.data.tokenizer import tokenize
-from saywhy.data.vocabulary import PAD, START
+from saywhy.data.tokenizer import PAD, START, tokenize
 from saywhy.decoding.config import decode, log_probabilities
 from saywhy.encoders.base import Features
 from saywhy.errors import UnreadableImage, UserError
 from saywhy.explain.lrp_rules import DEFAULT, Composite, composite
 from saywhy.explain.methods import METHODS
-from saywhy.hallucination.risk_model import ObjectVocabulary
-from saywhy.inference.batches import ImageBatch, ImageBatches
+from saywhy.inference.batches import ImageBatch, ImageBatches, default_workers
 from saywhy.inference.model import Model
 
 VERSION = 2
@@ -143,11 +140,6 @@ class AuditContext:
     def forward_batch(self) -> int:
         """Images or captions per forward pass."""
         return FORWARD_BATCH.get(self.device.type, 64)
-
-    @cached_property
-    def object_vocabulary(self) -> ObjectVocabulary:
-        """Which words of the model's vocabulary name which objects."""
-        return ObjectVocabulary(self.model.vocabulary, self.object_words)
 
     @cached_property
     def references(self) -> dict[str, tuple[tuple[str, ...], ...]]:

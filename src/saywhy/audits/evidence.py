@@ -1,7 +1,7 @@
 """The evidence that audits test: for each image, the caption and the explanations of its words by every method.
 
-Every word is explained down to the features (earlier words, budget, gate, word features), and object words also down
-to the pixels. Evidence is computed once and cached for all audits.
+Every word is explained down to the features (earlier words, budget, gate), and object words also down to the pixels.
+Evidence is computed once and cached for all audits.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 from saywhy.audits.context import AuditContext, NotApplicable
 from saywhy.cache import Arrays
 from saywhy.data.datasets import CaptionedImage
+from saywhy.data.object_words import Mention
 from saywhy.data.preprocess import boxes_on_image, upsample_grid
 from saywhy.explain.methods import METHODS, Attributions, attribute
 from saywhy.explain.passes import Targets
-from saywhy.hallucination.risk_model import WORD_FEATURES, entropy, word_features
 from saywhy.inference.batches import ImageBatch
 
 
@@ -34,7 +34,6 @@ class ImageEvidence:
         beta: the gate at each word, (K,); NaN if the model has none.
         attention_entropy: at each word, in nats, (K,).
         image_share: the image's share of each word's evidence, (K,).
-        features: the word features of the object words, (J, F).
         alpha: the attention at each word, the mean over heads, (K, L).
         earlier_words: by method, the weight of each word (column) for each word (row), (K, K); zero on and above the
             diagonal.
@@ -49,7 +48,6 @@ class ImageEvidence:
     beta: np.ndarray
     attention_entropy: np.ndarray
     image_share: np.ndarray
-    features: np.ndarray
     alpha: np.ndarray
     earlier_words: dict[str, np.ndarray]
     maps: dict[str, np.ndarray]
@@ -92,7 +90,7 @@ class EvidenceSet:
 
     def __init__(self, context: AuditContext) -> None:
         self.context = context
-        self.cache = context.stage_cache("evidence", features=WORD_FEATURES)
+        self.cache = context.stage_cache("evidence")
         self.images = context.compute_missing(self.cache, self._compute, "explaining captions")
 
     def __len__(self) -> int:
@@ -119,20 +117,21 @@ class EvidenceSet:
         return [ImageEvidence.from_arrays(self.cache.load(key, skip="map ")) for key in keys]
 
     def _compute(self, batch: ImageBatch, images: list[CaptionedImage]) -> Iterator[Arrays]:
-        captions = list(decoder_evidence(self.context, batch))
-        maps = self._maps(batch, captions)
-        for row, caption in enumerate(captions):
-            yield _image_evidence(caption, {method: values[row] for method, values in maps.items()}).to_arrays()
+        evidence = decoder_evidence(self.context, batch)
+        maps = self._maps(batch, evidence)
+        for row in range(len(batch)):
+            image_maps = {method: values[row] for method, values in maps.items()}
+            yield _image_evidence(evidence, row, image_maps).to_arrays()
 
-    def _maps(self, batch: ImageBatch, captions: Sequence[DecoderEvidence]) -> dict[str, list[np.ndarray]]:
+    def _maps(self, batch: ImageBatch, evidence: DecoderEvidence) -> dict[str, list[np.ndarray]]:
         """By method and image, the maps of its object words: (J, S, S), or (J, height, width) of the feature grid."""
-        context, S = self.context, self.context.input_size
+        context, S, objects = self.context, self.context.input_size, evidence.objects
         maps = {method: [np.zeros((0, S, S), np.float32)] * len(batch) for method in METHODS}
-        rows = [row for row, caption in enumerate(captions) if caption.objects]
+        rows = [row for row in range(len(batch)) if objects[row]]
         if not rows:
             return maps
-        words, objects = [captions[row].words for row in rows], [captions[row].objects for row in rows]
-        attributions = explain_words(context, batch.select(rows), words, objects)
+        captions, positions = [evidence.captions[row] for row in rows], [objects[row] for row in rows]
+        attributions = explain_words(context, batch.select(rows), captions, positions)
         grid = attributions.features.grid
         for method in METHODS:
             values = method_maps(attributions, method)
@@ -141,57 +140,46 @@ class EvidenceSet:
             else:
                 values = over_input(values, method, attributions, S)
             for i, row in enumerate(rows):
-                maps[method][row] = values[: len(captions[row].objects), i]
+                maps[method][row] = values[: len(objects[row]), i]
         return maps
 
 
 @dataclass(frozen=True)
 class DecoderEvidence:
-    """A caption, and the explanation of its words down to the features.
+    """The captions of a batch of images, and the explanation of their words down to the features.
 
     Attributes:
-        words: the K words.
-        lemmas: the object that each word names, or None.
-        attributions: of the batch.
-        row: of this image in the batch.
-        features: the word features of all words, (K, F); NaN for words that name no object.
+        captions: the words of each image's caption.
+        mentions: the object words of each caption.
+        targets: all words of all captions.
+        attributions: of these words.
     """
 
-    words: list[str]
-    lemmas: list[str | None]
+    captions: list[list[str]]
+    mentions: list[tuple[Mention, ...]]
+    targets: Targets
     attributions: Attributions
-    row: int
-    features: np.ndarray
 
     @property
-    def objects(self) -> list[int]:
-        """Positions of the object words."""
-        return [position for position, lemma in enumerate(self.lemmas) if lemma is not None]
+    def objects(self) -> list[list[int]]:
+        """Positions of the object words of each caption."""
+        return [[mention.position for mention in mentions] for mentions in self.mentions]
 
     @property
-    def object_lemmas(self) -> np.ndarray:
-        """The objects that the object words name, (J,)."""
-        return np.array([self.lemmas[position] for position in self.objects], dtype=str)
-
-    @property
-    def object_features(self) -> np.ndarray:
-        """The word features of the object words, (J, F)."""
-        return self.features[self.objects]
+    def lemmas(self) -> list[np.ndarray]:
+        """The objects that the object words of each caption name, (J,)."""
+        return [np.array([mention.lemma for mention in mentions], dtype=str) for mentions in self.mentions]
 
 
-def decoder_evidence(
-    context: AuditContext, batch: ImageBatch, methods: Sequence[str] = METHODS
-) -> Iterator[DecoderEvidence]:
+def decoder_evidence(context: AuditContext, batch: ImageBatch, methods: Sequence[str] = METHODS) -> DecoderEvidence:
     """Caption the images of a batch, and explain every word down to the features."""
     captions = context.captions(context.encode(batch))
-    lemmas = [context.object_vocabulary.lemmas(words) for words in captions]
+    mentions = [context.object_words.mentions(words) for words in captions]
     targets = Targets.of_captions(captions, None, context.model.vocabulary, context.device)
     attributions = attribute(
         context.captioner, batch.pixels, batch.boxes, targets, methods, context.composite, to_pixels=False
     )
-    features = word_features(context.captioner, attributions, targets, lemmas, context.object_vocabulary)
-    for row, words in enumerate(captions):
-        yield DecoderEvidence(words, lemmas[row], attributions, row, features[row])
+    return DecoderEvidence(captions, mentions, targets, attributions)
 
 
 def explain_words(
@@ -231,8 +219,9 @@ def over_input(values: np.ndarray, method: str, attributions: Attributions, inpu
     )
 
 
-def _image_evidence(caption: DecoderEvidence, maps: dict[str, np.ndarray]) -> ImageEvidence:
-    attributions, row, K = caption.attributions, caption.row, len(caption.words)
+def _image_evidence(evidence: DecoderEvidence, row: int, maps: dict[str, np.ndarray]) -> ImageEvidence:
+    attributions, words = evidence.attributions, evidence.captions[row]
+    K = len(words)
     alpha = attributions.alpha[row, :K].float().numpy()
     alpha = alpha if alpha.ndim == 2 else alpha.mean(axis=1)
     causal = np.tri(K, k=-1, dtype=np.float32)  # only earlier words have a weight
@@ -241,14 +230,13 @@ def _image_evidence(caption: DecoderEvidence, maps: dict[str, np.ndarray]) -> Im
         for method, values in attributions.earlier_words.items()
     }
     return ImageEvidence(
-        words=np.array(caption.words, dtype=str),
-        objects=np.array(caption.objects, dtype=np.int64),
-        lemmas=caption.object_lemmas,
+        words=np.array(words, dtype=str),
+        objects=np.array(evidence.objects[row], dtype=np.int64),
+        lemmas=evidence.lemmas[row],
         probability=attributions.probabilities[row, :K].numpy(),
         beta=np.full(K, np.nan) if attributions.beta is None else attributions.beta[row, :K].float().numpy(),
-        attention_entropy=entropy(alpha),
+        attention_entropy=-(alpha * np.log(np.clip(alpha, 1e-30, None))).sum(axis=-1),
         image_share=attributions.relevance.image_share()[:K, row].numpy(),
-        features=caption.object_features,
         alpha=alpha,
         earlier_words=earlier_words,
         maps=maps,

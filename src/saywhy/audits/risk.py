@@ -9,6 +9,7 @@ distance from that, over ten bins.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from saywhy.cache import Arrays
 from saywhy.data.datasets import CaptionedImage
 from saywhy.hallucination import fitting
 from saywhy.hallucination.labels import few_references, is_supported
-from saywhy.hallucination.risk_model import WORD_FEATURES, Risk
+from saywhy.hallucination.risk_model import WORD_FEATURES, ObjectVocabulary, Risk, word_features
 from saywhy.inference.batches import ImageBatch
 from saywhy.metrics.classification import calibration
 from saywhy.viz import plots
@@ -56,7 +57,7 @@ class RiskAudit(Audit):
             )
         _check_independent(risk, context)
         evidence.images_with_objects()
-        words = ObjectWordFeatures.of_evidence(evidence)
+        words = ObjectWordFeatures.compute(context)
         made_up = words.made_up(context)
         predicted = risk(words.features, words.lemmas.tolist())
         inputs = np.column_stack([words.features, [risk.prior(lemma) for lemma in words.lemmas.tolist()]])
@@ -150,41 +151,36 @@ class ObjectWordFeatures(NamedTuple):
     features: np.ndarray
 
     @classmethod
-    def of_evidence(cls, evidence: EvidenceSet) -> ObjectWordFeatures:
-        """The object words of cached evidence."""
-        return cls.join((image.name, caption.lemmas, caption.features) for image, caption in evidence)
-
-    @classmethod
-    def of_decoder(cls, context: AuditContext) -> ObjectWordFeatures:
+    def compute(cls, context: AuditContext) -> ObjectWordFeatures:
         """The object words of a context's images, whose captions are explained down to the features only."""
-
-        def compute(batch: ImageBatch, images: list[CaptionedImage]) -> Iterator[Arrays]:
-            for caption in decoder_evidence(context, batch, ("lrp",)):
-                yield {"lemmas": caption.object_lemmas, "features": caption.object_features}
-
         cache = context.stage_cache("word-features", features=WORD_FEATURES)
-        images = context.compute_missing(cache, compute, "computing word features")
-        arrays = ((image.name, cache.load(context.image_key(image))) for image in images)
-        return cls.join((name, values["lemmas"], values["features"]) for name, values in arrays)
-
-    @classmethod
-    def join(cls, captions: Iterator[tuple[str, np.ndarray, np.ndarray]]) -> ObjectWordFeatures:
-        """The words of several images: name, lemmas and features of each."""
-        images, lemmas, features = [], [np.zeros(0, str)], [np.zeros((0, len(WORD_FEATURES)))]
-        for name, image_lemmas, image_features in captions:
-            images += [name] * len(image_lemmas)
-            lemmas.append(image_lemmas)
-            features.append(image_features)
-        return cls(images, np.concatenate(lemmas), np.concatenate(features))
+        images = context.compute_missing(cache, partial(_word_features, context), "computing word features")
+        names, lemmas, features = [], [np.zeros(0, str)], [np.zeros((0, len(WORD_FEATURES)))]
+        for image in images:
+            arrays = cache.load(context.image_key(image))
+            names += [image.name] * len(arrays["lemmas"])
+            lemmas.append(arrays["lemmas"])
+            features.append(arrays["features"])
+        return cls(names, np.concatenate(lemmas), np.concatenate(features))
 
     def made_up(self, context: AuditContext) -> np.ndarray:
         """Whether no reference supports each word, (N,) bool."""
         return ~is_supported(context.object_words, context.references, self.images, self.lemmas)
 
 
+def _word_features(context: AuditContext, batch: ImageBatch, images: list[CaptionedImage]) -> Iterator[Arrays]:
+    """The object words of each image of a batch."""
+    objects = ObjectVocabulary(context.model.vocabulary, context.object_words)
+    evidence = decoder_evidence(context, batch, ("lrp",))
+    lemmas = [objects.lemmas(words) for words in evidence.captions]
+    features = word_features(context.captioner, evidence.attributions, evidence.targets, lemmas, objects)
+    for row, positions in enumerate(evidence.objects):
+        yield {"lemmas": evidence.lemmas[row], "features": features[row][positions]}
+
+
 def fit(context: AuditContext) -> Risk:
     """Fit a risk to all object words of a context's captions."""
-    words = ObjectWordFeatures.of_decoder(context)
+    words = ObjectWordFeatures.compute(context)
     data, split = context.data.name, context.data.images[0].split
     about = {"data": data, "split": split, "object_words": context.object_words.key}
     try:

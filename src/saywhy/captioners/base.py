@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from saywhy.data.vocabulary import PAD
+from saywhy.data.tokenizer import PAD
 from saywhy.encoders.base import Encoder, Features, take_rows
 from saywhy.errors import UserError, did_you_mean
 from saywhy.registry import Registry

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from saywhy.captioners.base import Attention, Captioner, CaptionerSettings, State, Step, TeacherForced, captioners
 from saywhy.captioners.transformer import Layer, MultiHeadAttention, positions
-from saywhy.data.vocabulary import END
+from saywhy.data.tokenizer import END
 from saywhy.encoders.base import Encoder, Features
 from saywhy.errors import UserError
 from saywhy.registry import Registry

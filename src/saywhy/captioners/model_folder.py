@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 from saywhy.captioners.base import Captioner, build
 from saywhy.data.preprocess import Preprocessing
 from saywhy.data.regions import RegionSettings
-from saywhy.data.vocabulary import Vocabulary
+from saywhy.data.tokenizer import Vocabulary
 from saywhy.encoders.base import build_from_settings
 from saywhy.encoders.registry import EncoderSettings
 from saywhy.errors import UserError
@@ -141,7 +141,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 FORMAT_1_NAMES = {
     "settings": {"no_picture": "no_image", "picture_dropout": "image_dropout"},
     "decoding": {"attend": "attention", "length": "length_penalty"},
-    "tensors": {"no_picture": "no_image"},
+    "tensors": {"no_picture": "no_image", "contrastive.of_picture.weight": "contrastive.of_image.weight"},
 }
 """Names that changed since format 1 (saywhy 0.1): captioner settings, decoding settings, tensors."""
 

@@ -228,7 +228,7 @@ def _decoding(**settings: Any) -> dict[str, Any]:
 def _check_request(model: str | None, options: dict[str, Any]) -> None:
     """Raise a `UserError` for a request that this model cannot answer; only its vocabulary is loaded."""
     from saywhy.captioners.model_folder import VOCABULARY, read_config
-    from saywhy.data.vocabulary import Vocabulary
+    from saywhy.data.tokenizer import Vocabulary
     from saywhy.decoding import Decoding
     from saywhy.explain.request import ExplanationRequest
     from saywhy.inference.model import locate

@@ -13,8 +13,7 @@ from typing import Any
 from saywhy.cache import content_key
 from saywhy.data.datasets import ANY_SPLIT, SPLITS, CaptionedImage, Dataset
 from saywhy.data.images import Header, image_header, open_image
-from saywhy.data.tokenizer import tokenize
-from saywhy.data.vocabulary import MARKERS, Vocabulary
+from saywhy.data.tokenizer import MARKERS, Vocabulary, tokenize
 from saywhy.errors import UnreadableImage
 
 SMALL_SIDE = 64

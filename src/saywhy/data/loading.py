@@ -7,15 +7,12 @@ processes.
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
-from torch.utils.data import DataLoader
-from torch.utils.data import Dataset as TorchDataset
 
 from saywhy.cache import DiskCache, content_key
 from saywhy.data.images import open_image, upright_size
@@ -126,36 +123,3 @@ class RegionVectors:
         """Vectors (P, most, D), and no error lines: no image is opened."""
         vectors = [self.regions.vectors(self.names[index], self.width) for index in indices]
         return np.stack(vectors), [""] * len(indices)
-
-
-class _ErrorsAsValues(TorchDataset):
-    """A data set that returns a `UserError`; raised in a worker process, it would arrive inside a traceback."""
-
-    def __init__(self, data: TorchDataset) -> None:
-        self.data = data
-
-    def __getitem__(self, key: Any) -> Any:
-        try:
-            return self.data[key]
-        except UserError as error:
-            return error
-
-
-def read_ahead(data: TorchDataset, order: Sequence[Any], workers: int, pin_memory: bool = False) -> Iterator[Any]:
-    """The items of a data set in this order of keys, read by worker processes."""
-    loader = DataLoader(
-        _ErrorsAsValues(data),
-        sampler=order,  # type: ignore[arg-type]  # any iterable of keys
-        batch_size=None,
-        num_workers=min(workers, len(order)),
-        pin_memory=pin_memory,
-    )
-    for item in loader:
-        if isinstance(item, UserError):
-            raise item
-        yield item
-
-
-def default_workers() -> int:
-    """Number of processes that read images: all cores but one, at most eight; none on a single core."""
-    return min(8, len(os.sched_getaffinity(0)) - 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) - 1)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
-from saywhy.data.vocabulary import PAD, Vocabulary
+from saywhy.data.tokenizer import PAD, Vocabulary
 from saywhy.registry import Registry
 
 Pair = tuple[int, int]

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from saywhy.data.regions import has_area
-from saywhy.data.vocabulary import Vocabulary
+from saywhy.data.tokenizer import Vocabulary
 from saywhy.decoding.config import Hypothesis
 from saywhy.encoders.base import Features
 

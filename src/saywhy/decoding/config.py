@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from saywhy.captioners.base import Captioner
-from saywhy.data.vocabulary import END, PAD, START, UNK
+from saywhy.data.tokenizer import END, PAD, START, UNK
 from saywhy.encoders.base import Features
 from saywhy.errors import UserError, did_you_mean
 from saywhy.registry import Registry

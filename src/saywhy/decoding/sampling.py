@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from saywhy.captioners.base import Attention, Captioner
-from saywhy.data.vocabulary import END, START
+from saywhy.data.tokenizer import END, START
 from saywhy.decoding.config import Decoding, Hypothesis, constrained, decoding_methods, finite_log_probabilities
 from saywhy.encoders.base import Features
 

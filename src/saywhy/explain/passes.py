@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from saywhy.captioners.base import Attention, Captioner
-from saywhy.data.vocabulary import PAD, Vocabulary
+from saywhy.data.tokenizer import PAD, Vocabulary
 from saywhy.encoders.base import Features
 from saywhy.errors import UserError
 from saywhy.explain.lrp import LRPMode, PixelInput

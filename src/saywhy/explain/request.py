@@ -13,8 +13,7 @@ from torch import Tensor
 
 from saywhy.captioners.base import Captioner
 from saywhy.data.regions import has_area
-from saywhy.data.tokenizer import tokenize
-from saywhy.data.vocabulary import MARKERS, Vocabulary
+from saywhy.data.tokenizer import MARKERS, Vocabulary, tokenize
 from saywhy.decoding.config import log_probabilities
 from saywhy.errors import UserError
 from saywhy.explain.explanation import Budget, Explanation, WordExplanation

@@ -22,7 +22,7 @@ import torch
 
 from saywhy.captioners.base import Captioner
 from saywhy.data.object_words import ObjectWords
-from saywhy.data.vocabulary import PAD, Vocabulary
+from saywhy.data.tokenizer import PAD, Vocabulary
 from saywhy.decoding.config import log_probabilities
 from saywhy.errors import UserError
 from saywhy.explain.methods import Attributions

@@ -10,6 +10,7 @@ An image that cannot be read is reported and left out; the others keep their ord
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -20,10 +21,10 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from saywhy.data.images import open_image, to_image, upright_size
-from saywhy.data.loading import read_ahead
 from saywhy.data.preprocess import Crop, Preprocessing
 from saywhy.data.regions import RegionSource
 from saywhy.errors import UnreadableImage, UserError
@@ -199,6 +200,39 @@ class ImageBatches(TorchDataset):
             raise UserError("regions are looked up by file name, and this image has none: give its path")
         boxes = self.regions.boxes(name, size, self.preprocessing)
         return self.regions.vectors(name, self.width) if self.vectors_only else None, boxes
+
+
+class _ErrorsAsValues(TorchDataset):
+    """A data set that returns a `UserError`; raised in a worker process, it would arrive inside a traceback."""
+
+    def __init__(self, data: TorchDataset) -> None:
+        self.data = data
+
+    def __getitem__(self, key: Any) -> Any:
+        try:
+            return self.data[key]
+        except UserError as error:
+            return error
+
+
+def read_ahead(data: TorchDataset, order: Sequence[Any], workers: int, pin_memory: bool = False) -> Iterator[Any]:
+    """The items of a data set in this order of keys, read by worker processes."""
+    loader = DataLoader(
+        _ErrorsAsValues(data),
+        sampler=order,  # type: ignore[arg-type]  # any iterable of keys
+        batch_size=None,
+        num_workers=min(workers, len(order)),
+        pin_memory=pin_memory,
+    )
+    for item in loader:
+        if isinstance(item, UserError):
+            raise item
+        yield item
+
+
+def default_workers() -> int:
+    """Number of processes that read images: all cores but one, at most eight; none on a single core."""
+    return min(8, len(os.sched_getaffinity(0)) - 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) - 1)
 
 
 def _file_name(source: Any) -> str:

@@ -9,14 +9,13 @@ import torch
 
 from saywhy.captioners.base import Captioner
 from saywhy.data.datasets import CaptionedImage
-from saywhy.data.loading import default_workers
 from saywhy.data.preprocess import Preprocessing
 from saywhy.data.regions import RegionSource
-from saywhy.data.vocabulary import Vocabulary
+from saywhy.data.tokenizer import Vocabulary
 from saywhy.decoding.caption import Caption
 from saywhy.decoding.config import Decoding, decode
 from saywhy.errors import UserError
-from saywhy.inference.batches import ImageBatches
+from saywhy.inference.batches import ImageBatches, default_workers
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from saywhy.captioners.model_folder import load as load_folder
 from saywhy.data.object_words import ObjectWords
 from saywhy.data.region_files import find_regions
 from saywhy.data.regions import RegionLocation, RegionSource
-from saywhy.data.tokenizer import tokenize
-from saywhy.data.vocabulary import PAD
+from saywhy.data.tokenizer import PAD, tokenize
 from saywhy.decoding.caption import Caption
 from saywhy.decoding.config import Decoding, decode
 from saywhy.encoders.base import Features

@@ -25,8 +25,8 @@ from saywhy.data.datasets import CaptionedImage, Dataset, digest
 from saywhy.data.loading import CachedImages, ImageFiles, RegionBoxes
 from saywhy.data.preprocess import Preprocessing
 from saywhy.data.regions import RegionSource
+from saywhy.data.tokenizer import MARKERS, Vocabulary
 from saywhy.data.training_batches import Inputs
-from saywhy.data.vocabulary import MARKERS, Vocabulary
 from saywhy.encoders import precomputed
 from saywhy.encoders.base import Encoder
 from saywhy.encoders.base import build as build_encoder

@@ -181,7 +181,7 @@ def restore_checkpoint(path: Path, module: nn.Module, optimiser: Optimizer, aver
 
 
 def _check_tensors(path: Path, part: str, tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Raise a `UserError` unless all expected tensors are there, with their shapes, and no other."""
+    """Raise a `UserError` unless the names and shapes are exactly the expected ones."""
     unexpected = sorted(tensors.keys() ^ expected.keys())
     if unexpected:
         raise _unreadable(path, f"{part}/{unexpected[0][:100]} is missing or not part of this captioner")

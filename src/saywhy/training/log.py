@@ -46,14 +46,13 @@ class RunLog:
         events = [event for event in read_log(self.path) if event["step"] <= step] if step else []
         events = [event for event in events if "cider" not in event or event.get("epoch", 0) <= epoch]
         write_text(self.path, "".join(json.dumps(event) + "\n" for event in events))
-        self.file = self.path.open("a", encoding="utf-8")
         self.tensorboard = _tensorboard_writer(folder / "tensorboard", step)
 
     def write(self, step: int, **values: Any) -> None:
         """Append an event; its numbers also go to TensorBoard."""
         try:
-            self.file.write(json.dumps({"step": step, **values}) + "\n")
-            self.file.flush()
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"step": step, **values}) + "\n")
             for name, value in values.items():
                 if self.tensorboard and isinstance(value, int | float):
                     self.tensorboard.add_scalar(name, value, step)
@@ -63,13 +62,12 @@ class RunLog:
             ) from None
 
     def close(self) -> None:
-        """Close the file and the TensorBoard writer."""
-        try:
-            self.file.close()
-            if self.tensorboard:
-                self.tensorboard.close()
-        except OSError:  # a full disk, which `write` has reported
-            self.tensorboard = None
+        """End the TensorBoard file of a finished run.
+
+        Not for an interrupted one: an interrupt inside TensorBoard's queue can make its writer thread wait for minutes.
+        """
+        if self.tensorboard:
+            self.tensorboard.close()
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from saywhy.captioners.base import Captioner, TeacherForced
 from saywhy.captioners.soft_attention import doubly_stochastic
 from saywhy.data.augment import Augmentation
-from saywhy.data.vocabulary import PAD
+from saywhy.data.tokenizer import PAD
 from saywhy.encoders.base import Features
 
 

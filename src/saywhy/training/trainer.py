@@ -31,14 +31,14 @@ from torch import Tensor
 
 from saywhy.captioners.model_folder import WEIGHTS, SavedModel, save_weights
 from saywhy.data.datasets import Dataset
-from saywhy.data.loading import RegionVectors, default_workers, read_ahead
+from saywhy.data.loading import RegionVectors
 from saywhy.data.region_files import find_regions
 from saywhy.data.regions import RegionSource
-from saywhy.data.tokenizer import tokenize
+from saywhy.data.tokenizer import PAD, tokenize
 from saywhy.data.training_batches import Batch, Batches, Pair, split_batches
-from saywhy.data.vocabulary import PAD
 from saywhy.errors import UserError
 from saywhy.files import write_text
+from saywhy.inference.batches import default_workers, read_ahead
 from saywhy.inference.evaluation import caption_split
 from saywhy.metrics import bleu, cider
 from saywhy.provenance import machine
@@ -212,20 +212,18 @@ class Trainer:
             self._saved_model().save_config(self.out)
             self._write_run_json()
         started, first_step, plotted = time.monotonic(), progress.step, -PLOT_INTERVAL
-        try:
-            while not progress.finished:
-                totals = self._train_epoch(log)
-                scores = self._evaluate(log) if log and self._evaluation_is_due() else {}
-                self._end_epoch()
-                seconds = time.monotonic() - started
-                if log and (progress.finished or seconds - plotted >= PLOT_INTERVAL):
-                    plot_curves(self.out)
-                    plotted = seconds
-                if log:
-                    self._report_epoch(totals, seconds / max(1, progress.step - first_step), scores)
-        finally:
+        while not progress.finished:
+            totals = self._train_epoch(log)
+            scores = self._evaluate(log) if log and self._evaluation_is_due() else {}
+            self._end_epoch()
+            seconds = time.monotonic() - started
+            if log and (progress.finished or seconds - plotted >= PLOT_INTERVAL):
+                plot_curves(self.out)
+                plotted = seconds
             if log:
-                log.close()
+                self._report_epoch(totals, seconds / max(1, progress.step - first_step), scores)
+        if log:
+            log.close()
         return progress
 
     def _report_start(self) -> None:
