@@ -43,7 +43,7 @@ def test_a_beam_must_be_a_positive_whole_number(model, paths, beam):
 
 
 def test_an_unknown_argument_is_a_one_line_error_that_suggests_a_known_one(model, paths):
-    with pytest.raises(UserError, match="no argument 'beem'.*\"beam\""):
+    with pytest.raises(UserError, match=r"no argument 'beem'.*beam"):
         model.captions(paths, beem=3)
 
 
