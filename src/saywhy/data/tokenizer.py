@@ -2,8 +2,8 @@
 
 `tokenize` is the tokenizer of the caption metrics. Published scores (BLEU, METEOR, ROUGE-L, CIDEr) are computed on Penn
 Treebank tokens: the Stanford `PTBTokenizer` with `-preserveLines -lowerCase`, after which 17 punctuation tokens are
-dropped. This module gives the same tokens without Java. Like the original it is a longest-match scanner: at each position
-every rule is tried and the longest match counts, of equally long ones the first rule.
+dropped. This module gives the same tokens without Java. Like the original it is a longest-match scanner: at each
+position every rule is tried and the longest match counts, of equally long ones the first rule.
 
 Its irregularities are those of the original, because scores are comparable only on the same tokens: brackets become
 `-lrb-` and `-rrb-` and are not dropped, because the original drops only their upper-case spelling; `AT&T` is one token
