@@ -203,6 +203,7 @@ def test_an_interrupted_audit_computes_only_the_rest_and_gives_the_same_numbers(
     events: list[Progress] = []
     (resumed,) = run(names, context(cache, events.append))
     own = [event for event in events if event.stage == stage]
+    own = own[: [event.finished for event in own].index(True) + 1]  # the risk has this stage twice: to fit and to test
     total = own[0].total
     assert total > 1
     assert [event.done for event in own] == [*range(1, total + 1), total], "the first image was cached"
