@@ -304,6 +304,7 @@ def test_an_audit_outside_the_package_runs_and_gets_a_page(soft, tmp_path):
     assert f"| test | {result['length']['value']:.3f} [" in page.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_the_shipped_model_is_audited_on_three_images(flickr8k, tmp_path, monkeypatch):
     import saywhy

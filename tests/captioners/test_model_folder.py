@@ -279,6 +279,7 @@ def test_failed_saving_leaves_the_old_model(folder, monkeypatch, error):
     assert sorted(path.name for path in folder.iterdir()) == sorted([CONFIG, VOCABULARY, WEIGHTS])
 
 
+@pytest.mark.slow
 def test_shipped_model_captions_without_torchvision_and_timm():
     image = Path(__file__).parents[2] / "examples" / "images" / "chelsea.png"
     code = (

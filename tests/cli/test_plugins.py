@@ -140,7 +140,7 @@ def commands(recipe: Path, data: Path, out: Path, options: dict[str, list[Any]])
     ]
 
 
-@pytest.mark.parametrize("found_by", ["entry points", "--import"])
+@pytest.mark.parametrize("found_by", ["entry points", pytest.param("--import", marks=pytest.mark.slow)])
 def test_own_captioner_encoder_and_audit_work_in_every_command(modules, data, tmp_path: Path, found_by: str) -> None:
     pytest.importorskip("lightning_fabric", reason='training needs pip install "saywhy[train]"')
     recipe, out = tmp_path / "recipe.toml", tmp_path / "out"

@@ -146,6 +146,7 @@ def test_sigterm_leaves_complete_files_only(many: Path, fast_model: Path, tmp_pa
     assert links <= pages
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_to_all_processes_is_one_line_with_worker_processes(many, fast_model, tmp_path, number: int) -> None:
     rows = "".join(f"{path.name},a dog,test\n" for path in many.glob("*.png"))
@@ -170,6 +171,7 @@ def children(process: int) -> list[str]:
     return tasks.read_text().split()
 
 
+@pytest.mark.slow
 def test_closed_pipe_ends_a_command_quietly(many: Path, fast_model: Path) -> None:
     process = start_captioning(many, fast_model)
     assert process.stdout is not None
@@ -179,6 +181,7 @@ def test_closed_pipe_ends_a_command_quietly(many: Path, fast_model: Path) -> Non
     assert process.wait(timeout=30) != 0
 
 
+@pytest.mark.slow
 def test_full_standard_output_is_one_line(fast_model: Path, many: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full")

@@ -131,8 +131,8 @@ def _signals_interrupt() -> Iterator[list[int]]:
     try:
         yield received
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        for number, handler in handlers.items():  # a repeated signal must not change the exit code of an interrupt
+            signal.signal(number, signal.SIG_IGN if received else handler)
         if not received:  # after an interrupt, destructors of half-built objects may fail until the process ends
             sys.unraisablehook = hook
 
