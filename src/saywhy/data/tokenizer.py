@@ -17,13 +17,15 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 
-from saywhy.errors import UserError
+from saywhy.errors import UserError, did_you_mean
 from saywhy.files import read_json, write_text
 
 MARKERS = ("<pad>", "<start>", "<end>", "<unk>")
 PAD, START, END, UNK = range(len(MARKERS))
+STYLE_MARKER = re.compile(r"<style:(?P<style>[\w.-]+)>")
 
 PUNCTUATION = frozenset(["''", "'", "``", "`", ".", "?", "!", ",", ":", "-", "--", "...", ";"])
 """Tokens that are dropped; without brackets, see above."""
@@ -218,11 +220,15 @@ def _spell(token: str) -> tuple[str, ...]:
 
 
 class Vocabulary:
-    """Words and their token ids; the four markers are first.
+    """Words and their token ids; the four markers are first, then the markers of styles, if there are any.
+
+    A captioner that was trained on data sets of different styles begins each caption with the marker of its style in
+    place of `<start>`, and so can be asked for either.
 
     Attributes:
         words: by token id.
         ids: by word.
+        styles: the names of the styles; empty for a captioner with only one.
 
     >>> vocabulary = Vocabulary.build([["a", "dog"], ["a", "cat"]], min_count=2)
     >>> vocabulary.words
@@ -236,26 +242,48 @@ class Vocabulary:
             raise ValueError(f"a vocabulary starts with {MARKERS} and has every word once")
         self.words = tuple(words)
         self.ids = {word: index for index, word in enumerate(self.words)}
+        matches = map(STYLE_MARKER.fullmatch, self.words[len(MARKERS) :])
+        self.styles = tuple(match["style"] for match in takewhile(bool, matches) if match)
 
     @classmethod
     def build(
-        cls, captions: Iterable[Sequence[str]], min_count: int | None = None, size: int | None = None
+        cls,
+        captions: Iterable[Sequence[str]],
+        min_count: int | None = None,
+        size: int | None = None,
+        styles: Sequence[str] = (),
     ) -> Vocabulary:
         """The words that occur at least `min_count` times, or the `size` most frequent (markers not counted).
 
         Use the tokenised captions of the training split only. Ties are broken alphabetically, so the order of the
         captions does not matter. A marker that a caption contains as text is not counted.
         """
-        counts = Counter(word for caption in captions for word in caption if word not in MARKERS)
+        markers = (*MARKERS, *(f"<style:{style}>" for style in styles))
+        counts = Counter(word for caption in captions for word in caption if word not in markers)
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
         if min_count is not None:
             ranked = [word for word in ranked if counts[word] >= min_count]
-        return cls((*MARKERS, *ranked[:size]))
+        return cls((*markers, *ranked[:size]))
 
-    def encode(self, words: Sequence[str]) -> list[int]:
-        """Token ids of a tokenised caption, between `<start>` and `<end>`."""
+    @property
+    def markers(self) -> int:
+        """The number of token ids before the first word."""
+        return len(MARKERS) + len(self.styles)
+
+    def start(self, style: str = "") -> int:
+        """The token id that captions of a style begin with; "" is the first style, or no style if there is none."""
+        if not self.styles and not style:
+            return START
+        if style and style not in self.styles:
+            known = did_you_mean(style, self.styles) if self.styles else "this model has only one style"
+            raise UserError(f"unknown style {style!r}: {known}")
+        return len(MARKERS) + (self.styles.index(style) if style else 0)
+
+    def encode(self, words: Sequence[str], style: str = "") -> list[int]:
+        """Token ids of a tokenised caption, between `<start>`, or the marker of a style, and `<end>`."""
         # a marker that a caption contains as text is unknown, like any word outside the vocabulary
-        return [START, *(max(self.ids.get(word, UNK), UNK) for word in words), END]
+        ids = (self.ids.get(word, UNK) for word in words)
+        return [self.start(style), *(index if index >= self.markers else UNK for index in ids), END]
 
     def decode(self, ids: Iterable[int]) -> list[str]:
         """Words of these token ids."""
