@@ -1,15 +1,20 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-IMAGES ?= examples/images
+IMAGES := examples/images
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 
-.PHONY: demo test slow results clean
+.PHONY: demo test slow pictures results clean
 
-# Caption the example images with the shipped model, and draw its attention.
+# Caption the example images with the shipped model, explain the captions, and one of them by all methods.
+# One thread, because two are several times slower while other programs use the processor.
+demo: export OMP_NUM_THREADS ?= 1
 demo: $(VENV)/ready
-	$(BIN)/saywhy caption $(IMAGES) --figures demo
-	@echo "attention figures: demo/*.png"
+	$(BIN)/saywhy caption $(IMAGES) --risk
+	$(BIN)/saywhy explain $(IMAGES) --method lrp,attention --out demo > /dev/null
+	$(BIN)/saywhy explain $(IMAGES)/surfer_wave.jpg --out demo/surfer_wave
+	@echo
+	@echo "Open demo/index.html in a browser: all captions, and why each word was chosen."
 
 test: $(VENV)/ready
 	$(BIN)/ruff check .
@@ -20,6 +25,12 @@ test: $(VENV)/ready
 # The tests that are too slow for every change; .ci/run runs them too.
 slow: $(VENV)/ready
 	$(PYTEST) -m slow
+
+# The pictures of README.md and docs/explain.md.
+pictures: $(VENV)/ready
+	$(BIN)/saywhy caption $(IMAGES) --risk --sheet docs/demo.jpg
+	$(BIN)/saywhy explain $(IMAGES)/astronaut.jpg --method lrp --out demo/why
+	cp demo/why/words.png docs/why.png
 
 # Write docs/results.md from results/*.json.
 results: $(VENV)/ready

@@ -68,7 +68,7 @@ def measure(image: Path, batch_size: int, repeats: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    example = Path(__file__).parents[1] / "examples" / "images" / "astronaut.png"
+    example = Path(__file__).parents[1] / "examples" / "images" / "astronaut.jpg"
     parser.add_argument("image", type=Path, nargs="?", default=example)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--json", type=Path)

@@ -108,7 +108,7 @@ def captions_per_second(model: Model, image: Path, batch_size: int, methods: lis
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    example = Path(__file__).parents[1] / "examples" / "images" / "astronaut.png"
+    example = Path(__file__).parents[1] / "examples" / "images" / "astronaut.jpg"
     parser.add_argument("image", type=Path, nargs="?", default=example)
     parser.add_argument("--model")
     parser.add_argument("--composite", default=DEFAULT)

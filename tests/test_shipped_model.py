@@ -14,6 +14,7 @@ from saywhy.inference.model import SHIPPED, locate
 from saywhy.metrics import cider
 
 ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted((ROOT / "examples" / "images").glob("*.jpg"))
 RESULT = ROOT / "results" / "flickr8k-soft-distilled-seed0.json"
 
 
@@ -29,22 +30,36 @@ def test_it_is_whole_and_at_most_60_megabytes():
 
 
 def test_it_tells_how_likely_each_thing_it_names_is_made_up(model):
-    for caption in model.captions([ROOT / "examples" / "images" / "rocket.jpg"], risk=True):
-        risks = {word: risk for word, risk in zip(caption.words, caption.risks, strict=True) if risk is not None}
-        assert {"man", "shirt", "building"} <= set(risks)  # none of which is there
-        assert min(risks.values()) > 0.5
+    captions = list(model.captions(EXAMPLES, risk=True))
+    risks = [[risk for risk in caption.risks if risk is not None] for caption in captions]
+    assert sum(map(bool, risks)) >= 9, "nearly all captions name an object"
+    assert all(0 < risk < 1 for row in risks for risk in row)
+    assert len({risk for row in risks for risk in row}) > 9, "the risk depends on the word and the image"
     assert model.risk.about["split"] == "dev"
 
 
 def test_it_captions_every_example_image_with_words_of_its_vocabulary(model):
-    images = sorted((ROOT / "examples" / "images").glob("*.??g"))
-    captions = list(model.captions(images))
-    assert len(captions) == 4
+    captions = list(model.captions(EXAMPLES))
+    assert len(captions) == 11
     for caption in captions:
         assert 1 <= len(caption.words) <= 20
         assert set(caption.words) <= set(model.vocabulary.words) - set(MARKERS)
         assert len(caption.logprobs) == len(caption.words) == len(caption.alpha)
-    assert len({caption.text for caption in captions}) == 4
+    assert len({caption.text for caption in captions}) >= 9, "different photographs have different captions"
+
+
+def test_every_example_image_has_a_licence_and_they_take_little_room():
+    licences = (EXAMPLES[0].parent / "LICENCES.txt").read_text()
+    assert all(re.search(rf"^{path.name} .*(CC0|public domain|Pexels|Pixabay)", licences, re.M) for path in EXAMPLES)
+    assert sum(path.stat().st_size for path in EXAMPLES) < 1.5e6
+
+
+def test_the_example_images_that_the_documentation_names_exist():
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    named = {name for page in pages for name in re.findall(r"examples/images/(\w+\.\w+)", page.read_text())}
+    named |= set(re.findall(r"\$\(IMAGES\)/(\w+\.\w+)", (ROOT / "Makefile").read_text()))
+    assert named
+    assert named <= {path.name for path in EXAMPLES}
 
 
 def test_its_card_states_the_scores_of_the_results_file():

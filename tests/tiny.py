@@ -127,8 +127,9 @@ def pixels(images: int = 2, side: int = SIDE, seed: int = 0) -> Tensor:
     return torch.randint(0, 256, (images, 3, side, side), dtype=torch.uint8, generator=random)
 
 
-def vocabulary(words: int = WORDS) -> Vocabulary:
-    return Vocabulary((*MARKERS, *(f"word{n}" for n in range(words - len(MARKERS)))))
+def vocabulary(words: int = WORDS, styles: tuple[str, ...] = ()) -> Vocabulary:
+    markers = (*MARKERS, *(f"<style:{style}>" for style in styles))
+    return Vocabulary((*markers, *(f"word{n}" for n in range(words - len(markers)))))
 
 
 def image_files(folder: Path, count: int, size: tuple[int, int] = (80, 70)) -> list[Path]:
@@ -172,5 +173,5 @@ class TableCaptioner(Captioner[TableState]):
         logits = state.tables[torch.arange(len(tokens)), tokens]
         return Step(logits, state, Attention(torch.ones(len(tokens), 1)))
 
-    def forward(self, features: Features, captions: Tensor) -> tuple[Tensor, Attention]:
+    def forward(self, features: Features, captions: Tensor, active: Any = None) -> tuple[Tensor, Attention]:
         return self.table[captions], Attention(torch.ones(*captions.shape, 1))

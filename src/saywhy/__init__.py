@@ -2,7 +2,7 @@
 
 >>> import saywhy
 >>> model = saywhy.load()
->>> caption = model.caption("examples/images/chelsea.png")  # doctest: +SKIP
+>>> caption = model.caption("examples/images/chelsea.jpg")  # doctest: +SKIP
 >>> caption.text  # doctest: +SKIP
 """
 

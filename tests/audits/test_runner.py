@@ -100,8 +100,10 @@ def test_every_audit_runs_for_every_captioner_and_its_result_is_json(name, evide
         assert all(len(row) == len(table.head) for table in tables for row in table.rows)
 
 
-def test_all_selects_every_audit_in_the_order_of_the_pages():
-    assert select("all") == AUDITS == tuple(audits)
+def test_all_selects_every_audit_of_explanations_in_the_order_of_the_pages():
+    assert select("all") == AUDITS
+    assert (*AUDITS, "familiarity") == tuple(audits)
+    assert select("familiarity") == ("familiarity",)
     assert select("sanity") == ("sanity",)
     with pytest.raises(UserError, match=r"unknown audit 'sanitary': .*sanity"):
         select("sanitary")

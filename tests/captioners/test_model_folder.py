@@ -281,7 +281,7 @@ def test_failed_saving_leaves_the_old_model(folder, monkeypatch, error):
 
 @pytest.mark.slow
 def test_shipped_model_captions_without_torchvision_and_timm():
-    image = Path(__file__).parents[2] / "examples" / "images" / "chelsea.png"
+    image = Path(__file__).parents[2] / "examples" / "images" / "chelsea.jpg"
     code = (
         "import sys; sys.modules['torchvision'] = sys.modules['timm'] = None\n"
         f"sys.argv = ['saywhy', 'caption', {str(image)!r}]\n"
@@ -289,4 +289,4 @@ def test_shipped_model_captions_without_torchvision_and_timm():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    assert "a person is sitting on a bed" in result.stdout
+    assert result.stdout.startswith(f"{image}: a ")

@@ -13,6 +13,7 @@ from PIL import Image
 
 import saywhy
 from saywhy.captioners.model_folder import VOCABULARY
+from saywhy.inference.model import SHIPPED
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "images"
 
@@ -119,6 +120,25 @@ def test_figure_of_a_254_character_file_name_gets_a_shorter_name(run, model, pho
     assert all(name.startswith("xxx") and name.endswith(".png") and len(name) < 200 for name in written)
 
 
+@pytest.mark.parametrize(("name", "kind"), [("all.png", "PNG"), ("new/all.JPG", "JPEG")])
+def test_sheet_is_one_picture_of_all_images(run, model: Path, photos: list[Path], tmp_path: Path, name, kind) -> None:
+    few, many = tmp_path / "few.png", tmp_path / name
+    assert run("caption", photos[0], "--model", model, "--sheet", few).code == 0
+    assert run("caption", *photos * 4, "--model", model, "--sheet", many).code == 0
+    with Image.open(few) as small, Image.open(many) as large:
+        assert large.format == kind
+        assert large.height > small.height
+
+
+def test_sheet_with_a_bad_name_or_too_many_images_is_refused(run, model: Path, photos: list[Path], tmp_path) -> None:
+    before = photos[0].read_bytes()
+    assert ".png or .jpg" in run("caption", *photos, "--model", model, "--sheet", tmp_path / "all.pdf").error
+    assert "overwrite" in run("caption", *photos, "--model", model, "--sheet", photos[0]).error
+    assert photos[0].read_bytes() == before
+    images = [shutil.copy(photos[0], tmp_path / f"{number}.png") for number in range(201)]
+    assert "at most 200 images, not 201" in run("caption", *images, "--model", model, "--sheet", "all.png").error
+
+
 def test_show_draws_one_panel_per_word(model: Path, photos: list[Path]) -> None:
     loaded = saywhy.load(model)
     short, long = (loaded.caption(photos[0], min_words=length, max_words=length).show() for length in (1, 12))
@@ -128,10 +148,10 @@ def test_show_draws_one_panel_per_word(model: Path, photos: list[Path]) -> None:
 
 def test_shipped_model_captions_the_example_images(run) -> None:
     result = run("caption", EXAMPLES, "--json")
-    assert (result.code, result.err) == (0, "")
+    assert result.code == 0, result.err
     rows = [json.loads(line) for line in result.out.splitlines()]
-    assert [Path(row["image"]).name for row in rows] == sorted(path.name for path in EXAMPLES.glob("*.[jp][pn]g"))
+    assert [Path(row["image"]).name for row in rows] == sorted(path.name for path in EXAMPLES.glob("*.jpg"))
     for row in rows:
-        assert row["model"] == "soft-attention-flickr8k"
+        assert row["model"] == SHIPPED
         assert 3 <= len(row["words"]) <= 20
         assert "<" not in row["caption"]

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
+from PIL import Image
+
 from saywhy.captioners import captioners
 from saywhy.encoders import encoders
 
@@ -63,6 +66,45 @@ def test_report_as_json_is_one_object(run, data: Path) -> None:
     assert (result.code, result.err, result.out.count("\n")) == (0, "", 1)
     report = json.loads(result.out)
     assert (report["ok"], report["images"], report["splits"]) == (True, 9, {"train": 4, "dev": 2, "test": 3})
+
+
+def test_overlap_lists_near_duplicates_and_writes_their_names(run, data: Path, tmp_path: Path) -> None:
+    for number in range(9):  # 0 to 3 are train, 4 and 5 dev, 6 to 8 test
+        noise = np.random.default_rng(number % 6).integers(0, 256, (12, 12, 3), np.uint8)
+        Image.fromarray(noise).resize((120 - number, 90), Image.Resampling.BICUBIC).save(data / f"{number}.png")
+    out = tmp_path / "names.txt"
+    result = run("data", "overlap", data, data, "--out", out)
+    assert (result.code, result.err) == (0, "")
+    assert "3 near-duplicates between 4 images of A and 5 of B; 3 images of A are in one" in result.out
+    assert out.read_text() == "0.png\n1.png\n2.png\n"
+    report = json.loads(run("data", "overlap", data, data, "--splits-b", "test", "--json").out)
+    assert sorted((pair["a"], pair["b"]) for pair in report["pairs"]) == [
+        ("0.png", "6.png"),
+        ("1.png", "7.png"),
+        ("2.png", "8.png"),
+    ]
+    assert report["names"] == ["0.png", "1.png", "2.png"]
+
+
+def test_overlap_without_near_duplicates_writes_an_empty_list(run, data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "names.txt"
+    result = run("data", "overlap", data, data, "--splits-a", "dev", "--splits-b", "test", "--out", out)
+    assert result.code == 0
+    assert out.read_text() == ""
+
+
+def test_overlap_of_a_split_that_does_not_exist_is_one_line(run, data: Path) -> None:
+    result = run("data", "overlap", data, data, "--splits-a", "tran")
+    assert result.code == 2
+    assert result.err.startswith("saywhy: unknown split 'tran'")
+    assert result.err.count("\n") == 1
+
+
+def test_overlap_names_images_that_cannot_be_read(run, data: Path) -> None:
+    (data / "0.png").write_text("not an image")
+    result = run("data", "overlap", data, data)
+    assert result.code == 0
+    assert "1 images cannot be read and were not compared" in result.err
 
 
 def test_models_lists_everything_shipped_and_registered(run) -> None:

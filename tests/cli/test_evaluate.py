@@ -294,6 +294,74 @@ def test_spice_is_computed_and_mentioned_only_with_its_option(run, model: Path, 
     assert "20.0" in run(*command, "--spice").out
 
 
+@pytest.fixture
+def animals(tmp_path: Path) -> tuple[Path, Path]:
+    """Three images of cats, one with a box of a person, and captions for them."""
+    folder, captions = tmp_path / "animals", tmp_path / "animals.jsonl"
+    folder.mkdir()
+    names = [f"{number}.png" for number in range(3)]
+    for name in names:
+        Image.new("RGB", (32, 32)).save(folder / name)
+    rows = "".join(f"{name},a cat on a bed,test\n" * 3 for name in names)
+    (folder / "captions.csv").write_text("image,caption,split\n" + rows)
+    texts = ("a man on a bed", "a woman", "a kitten")
+    lines = [json.dumps({"image": name, "caption": text}) for name, text in zip(names, texts, strict=True)]
+    captions.write_text("\n".join(lines))
+    return folder, captions
+
+
+def write_boxes(folder: Path) -> None:
+    """COCO's instances: a person in image 0."""
+    images = [{"id": n, "file_name": f"{n}.png", "width": 32, "height": 32} for n in range(3)]
+    categories = [{"id": 7, "name": "person", "supercategory": "person"}]
+    boxes = [{"image_id": 0, "category_id": 7, "bbox": [1, 1, 9, 9]}]
+    (folder / "instances_test2017.json").write_text(
+        json.dumps({"images": images, "categories": categories, "annotations": boxes})
+    )
+
+
+@pytest.mark.parametrize("boxes", [False, True])
+def test_objects_are_in_the_table_the_json_and_the_results_file(run, animals, tmp_path: Path, boxes: bool) -> None:
+    folder, captions = animals
+    if boxes:
+        write_boxes(folder)
+    out = tmp_path / "out.json"
+    command = ("evaluate", "--data", folder, "--captions", captions, "--no-meteor", "--objects")
+    printed = run(*command, "--out", out)
+    assert printed.code == 0, printed.err
+    objects = json.loads(run(*command, "--json").out)["objects"]
+    assert objects == json.loads(out.read_text())["objects"]
+    assert objects["by_category"]["cat"] == {"percent": pytest.approx(100 / 3), "count": 1, "of": 3}
+    assert objects["recall"] == {"percent": pytest.approx(100 / 3), "count": 2, "of": 6}
+    persons = (
+        {"percent": 50, "count": 1, "of": 2} if boxes else {"percent": pytest.approx(200 / 3), "count": 2, "of": 3}
+    )
+    assert objects["invented_persons"] == {**persons, "boxes": boxes}
+    cells = [line.split() for line in printed.out.splitlines()]
+    assert ["cat", "33.3", "1", "3"] in cells
+    assert ["object", "words", "33.3", "2", "6"] in cells
+    assert "objects" not in json.loads(run(*command[:-1], "--json").out)
+
+
+def test_objects_can_be_added_to_a_results_file(run, animals, tmp_path: Path) -> None:
+    folder, captions = animals
+    out = tmp_path / "out.json"
+    command = ("evaluate", "--data", folder, "--captions", captions, "--no-meteor")
+    assert run(*command, "--out", out).code == 0
+    before = json.loads(out.read_text())
+    assert run(*command, "--rescore", out, "--objects").code == 0
+    after = json.loads(out.read_text())
+    assert after.pop("objects")["recall"]["of"] == 6
+    assert after == before
+
+
+def test_a_damaged_file_of_boxes_is_found_before_captioning(run, no_model, animals) -> None:
+    folder, _ = animals
+    (folder / "instances_test2017.json").write_text("{}")
+    error = run("evaluate", "--data", folder, "--no-meteor", "--objects").error
+    assert "instances_test2017.json: unexpected contents" in error
+
+
 def test_rescoring_tolerates_a_difference_of_rounding(run, java, measured, data: Path) -> None:
     captions, results = measured
     edited(results, nudge(0.009))

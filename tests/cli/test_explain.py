@@ -63,7 +63,7 @@ class Shipped:
 
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> Shipped:
-    image, out = EXAMPLES / "chelsea.png", tmp_path_factory.mktemp("shipped") / "why"
+    image, out = EXAMPLES / "chelsea.jpg", tmp_path_factory.mktemp("shipped") / "why"
     arguments = ("explain", image, "--out", out, "--method", "lrp,attention", "--device", "cpu")
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "saywhy", *map(str, arguments)]

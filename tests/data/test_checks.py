@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from saywhy.data.checks import check
+from saywhy.data.checks import check, require_different_data, require_images, require_separate_splits
 from saywhy.data.datasets import CaptionedImage, Dataset
 from saywhy.data.datasets import read as read_dataset
+from saywhy.errors import UserError
 
 
 def save_image(root: Path, name: str, split: str, *captions: str, shade: int | None = None) -> CaptionedImage:
@@ -145,3 +147,72 @@ def test_flickr8k_has_no_problems(flickr8k: Path) -> None:
     assert report.modes == {"RGB": 8091}
     assert 2500 < report.vocabulary < 2600
     assert report.coverage["test"].tokens > 0.96
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_truncated_jpeg_is_found_among_many_images(good: Dataset, workers: int) -> None:
+    Image.effect_noise((200, 160), 90).save(good.root / "cut.jpg", quality=90)
+    whole = (good.root / "cut.jpg").read_bytes()
+    (good.root / "cut.jpg").write_bytes(whole[: len(whole) * 9 // 10])
+    cut = CaptionedImage("cut.jpg", good.root / "cut.jpg", ("a",), "train")
+    report = check(with_more(good, cut), workers=workers)
+    assert [problem.name for problem in report.unreadable] == ["cut.jpg"]
+    assert "damaged" in report.unreadable[0].reason
+
+
+def other_data(root: Path, *images: tuple[str, str, int]) -> Dataset:
+    """A second data set in its own folder: name, split and shade of each image."""
+    root.mkdir()
+    return Dataset(root.name, root, tuple(save_image(root, name, split, shade=shade) for name, split, shade in images))
+
+
+def test_a_data_set_given_twice_is_refused(good: Dataset, tmp_path: Path) -> None:
+    link = tmp_path.parent / f"{tmp_path.name}-link"
+    link.symlink_to(tmp_path)
+    for again in (good, replace(good, root=link)):
+        with pytest.raises(UserError, match="given twice"):
+            require_different_data([good, again])
+    other = other_data(tmp_path / "other", ("a.png", "train", 3))
+    require_different_data([good, other])
+    halves = [replace(good, images=good.images[:2]), replace(good, images=good.images[2:])]
+    require_different_data(halves)  # two captions files in one folder
+
+
+def test_splits_that_share_an_image_are_refused(good: Dataset, tmp_path: Path) -> None:
+    require_separate_splits([good])
+    again = CaptionedImage("a.png", good.root / "a.png", ("a",), "dev")
+    with pytest.raises(UserError, match=r"a\.png of mine is in train, and it is a\.png in dev of mine;"):
+        require_separate_splits([with_more(good, again)])
+    (good.root / "link.png").symlink_to(good.root / "a.png")
+    linked = CaptionedImage("link.png", good.root / "link.png", ("a",), "test")
+    with pytest.raises(UserError, match=r"it is link\.png in test of mine;"):
+        require_separate_splits([with_more(good, linked)])
+
+
+def test_two_data_sets_that_share_an_image_across_splits_are_refused(good: Dataset, tmp_path: Path) -> None:
+    train = with_more(good, save_image(good.root, "x.png", "train", shade=7))
+    same_name = other_data(tmp_path / "other", ("x.png", "dev", 8))
+    assert (tmp_path / "other/x.png").stat().st_size == (good.root / "x.png").stat().st_size
+    require_separate_splits([train, same_name])  # another image that has the same name and size
+    copies = other_data(tmp_path / "copies", ("x.png", "dev", 7), ("y.png", "train", 9))
+    with pytest.raises(UserError, match=r"x\.png of mine is in train, and it is x\.png in dev of copies;"):
+        require_separate_splits([train, copies])
+    in_train_twice = other_data(tmp_path / "more", ("x.png", "train", 7))
+    require_separate_splits([train, in_train_twice])
+
+
+def test_the_number_of_shared_images_is_said(good: Dataset) -> None:
+    again = [CaptionedImage(image.name, image.path, ("a",), "test") for image in good.split("train").images]
+    with pytest.raises(UserError, match="and 1 more"):
+        require_separate_splits([with_more(good, *again)])
+
+
+def test_a_split_may_miss_one_image_or_one_in_a_hundred(good: Dataset) -> None:
+    present = good.images[0]
+    gone = CaptionedImage("gone.jpg", good.root / "gone.jpg", ("a",), "train")
+    require_images(replace(good, images=(present,) * 99 + (gone,)))
+    with pytest.raises(UserError, match=r"2 of the 100 images of train do not exist, such as .*gone\.jpg"):
+        require_images(replace(good, images=(present,) * 98 + (gone,) * 2))
+    require_images(replace(good, images=(present, gone)))
+    with pytest.raises(UserError, match="none of the 2 images of train exists"):
+        require_images(replace(good, images=(gone, gone)))

@@ -96,19 +96,20 @@ def test_the_parts_of_all_processes_are_the_batches(kind, processes):
         assert sum(map(len, images)) == len(set().union(*images)), "an image is encoded by two processes"
 
 
-def test_a_batch_has_each_image_once_and_the_image_index_of_each_caption():
+def test_a_batch_has_each_image_once_and_its_longest_captions_first():
     captions = [[["a", "dog"]], [["a"], ["dog", "runs", "b"]], [["b"]]]
     batch = make_batches(captions)[[(2, 0), (1, 1), (0, 0), (1, 0)]]
     images = batch.inputs[:, 0, 0, 0]
     assert sorted(images.tolist()) == [0, 1, 2]
-    assert images[batch.image_index].tolist() == [2, 1, 0, 1]
+    assert images[batch.image_index].tolist() == [1, 0, 2, 1]
     ids = VOCABULARY.ids
     assert batch.tokens.tolist() == [
-        [START, ids["b"], END, PAD, PAD],
         [START, ids["dog"], ids["runs"], ids["b"], END],
         [START, ids["a"], ids["dog"], END, PAD],
+        [START, ids["b"], END, PAD, PAD],
         [START, ids["a"], END, PAD, PAD],
     ]
+    assert batch.active == (4, 4, 2, 1)
     assert batch.unreadable == ()
 
 
@@ -129,7 +130,7 @@ def test_an_unreadable_image_is_reported_and_its_captions_are_padding():
     captions = [[["a", "dog"]], [["a"], ["dog", "runs", "b"]], [["b"]]]
     batch = make_batches(captions, 1)[[(0, 0), (1, 0), (1, 1), (2, 0)]]
     assert batch.unreadable == ("1.jpg: damaged",)
-    assert (batch.tokens != PAD).any(dim=1).tolist() == [True, False, False, True]
+    assert (batch.tokens != PAD).any(dim=1).tolist() == [True, True, False, False]
 
 
 def test_an_unreadable_image_adds_nothing_to_the_loss(tmp_path: Path):

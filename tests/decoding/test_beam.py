@@ -57,6 +57,8 @@ def test_all_hypotheses_of_a_full_beam_have_the_scores_of_brute_force():
 class CountingCaptioner(torch.nn.Module):
     """Forwards steps to a captioner and counts them."""
 
+    styles = 0
+
     def __init__(self, captioner):
         super().__init__()
         self.captioner, self.device, self.start, self.steps = captioner, captioner.device, captioner.start, 0

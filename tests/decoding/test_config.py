@@ -230,7 +230,7 @@ def test_a_registered_method_can_be_chosen_by_name(monkeypatch):
     monkeypatch.setattr(decoding_methods, "_entries", dict(decoding_methods._entries))
 
     @decoding_methods.register("first-word")
-    def first_word(captioner, features, decoding, indices):
+    def first_word(captioner, features, decoding, indices, start):
         return [(decoding.beam, index) for index in indices]
 
     decoding = Decoding(method="first-word", beam=2)

@@ -18,7 +18,7 @@ from saywhy.encoders.weights import read_weights
 
 IMAGES = Path(__file__).parents[2] / "examples" / "images"
 # among the 1,000 classes of ImageNet: tabby, tiger cat, Egyptian cat; espresso, cup, coffee mug
-PLAUSIBLE = {"chelsea.png": {281, 282, 285}, "coffee.png": {967, 968, 504}}
+PLAUSIBLE = {"chelsea.jpg": {281, 282, 285}, "coffee.jpg": {967, 968, 504}}
 
 
 def file_of(pattern: str) -> Path:

@@ -17,7 +17,7 @@ from saywhy.explain import METHODS, Explanation
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-PHOTOGRAPH = Path(__file__).parents[2] / "examples" / "images" / "astronaut.png"
+PHOTOGRAPH = Path(__file__).parents[2] / "examples" / "images" / "astronaut.jpg"
 DOGS = {"1107246521_d16a476380.jpg": (12, 51, 259, 207), "1267711451_e2a754b4f8.jpg": (0, 7, 221, 250)}
 FACE = (150, 20, 350, 280)
 WIDTH, HEIGHT, GREY = 320, 240, (128, 128, 128)

@@ -161,6 +161,73 @@ def test_models_with_oracle_regions_come_last_and_are_marked(make_page):
     assert "not comparable with scores on unseen images" in text
 
 
+def coco(name: str, images: int = 4398, **fields: Any) -> dict[str, Any]:
+    content = result(name=name, data="coco", **fields)
+    content["scores"]["n"] = images
+    return content
+
+
+def test_results_are_listed_under_the_data_set_they_were_measured_on(make_page):
+    styled = {style: f"beam5,style:{style}" for style in ("coco", "flickr8k")}
+    general = [
+        coco("general-captioner", cider=102.0, decoding=styled["coco"]),
+        result(name="general-captioner", cider=70.0, decoding=styled["flickr8k"]),
+    ]
+    for content in general:
+        content["training"]["recipe"]["data"] = [{"name": "coco", "weight": 1.0}, {"name": "flickr8k", "weight": 2.0}]
+    text = make_page(*general, coco("coco-soft", cider=90.0), result(name="flickr8k-soft"))
+    on_coco, on_flickr8k = section(text, "coco test"), section(text, "flickr8k test")
+    assert [*table_rows(section(on_coco, "Captioners"))] == ["model", "general-captioner", "coco-soft"]
+    assert [*table_rows(section(on_flickr8k, "Captioners"))] == ["model", "general-captioner", "flickr8k-soft"]
+    assert table_rows(section(on_coco, "Captioners"))["general-captioner"][10] == "102.0"
+    assert text.count("- general-captioner: recipe general-captioner; trained on coco and flickr8k\n") == 2
+
+
+def test_the_number_of_images_is_printed(make_page):
+    text = make_page(result(), coco("soft"))
+    assert "1,000 images.\n" in section(text, "flickr8k test")
+    assert "4,398 images of the 5,000 in Karpathy's split:" in section(text, "coco test")
+    assert "1,000 or 4,398 images of" in make_page(coco("soft"), coco("hard", 1000))
+
+
+def test_published_scores_are_those_of_the_data_set(make_page):
+    text = make_page(result(), coco("soft"), result(data="mine"), coco("soft", split="dev"))
+    published = table_rows(section(section(text, "coco test"), "Published scores, for comparison"))
+    xu = "Show, attend and tell (Xu et al. 2015)"
+    assert published[f"{xu}: soft attention"][1:6] == ["70.7", "49.2", "34.4", "24.3", "23.90"]
+    assert published[f"{xu}: hard attention"][1:6] == ["71.8", "50.4", "35.7", "25.0", "23.04"]
+    assert published["tutorial by sgrvinod: soft attention"][4] == "33.3"
+    assert published["LRP paper (Sun et al. 2022): MH-FC"][5:8] == ["25.5", "53.1", "97.1"]
+    on_flickr8k = table_rows(section(section(text, "flickr8k test"), "Published scores, for comparison"))
+    assert on_flickr8k[f"{xu}: hard attention"][1:6] == ["67.0", "45.7", "31.4", "21.3", "20.30"]
+    assert len(on_flickr8k) == 3
+    assert "Published" not in section(text, "mine test")
+    assert "Published" not in section(text, "coco dev")
+
+
+def objects(cat: int, bus: int) -> dict[str, Any]:
+    shares = {"recall": (cat + bus, 30), "invented_persons": (112, 138)}
+    table = {name: {"percent": 100 * count / of, "count": count, "of": of} for name, (count, of) in shares.items()}
+    by_category = {"bus": {"count": bus, "of": 10}, "cat": {"count": cat, "of": 20}}
+    return {**table, "by_category": by_category}
+
+
+def test_object_words_have_a_row_for_each_model_and_each_category(make_page):
+    assert "Object words" not in make_page(coco("soft"))
+    models = (coco("soft", cider=90.0, objects=objects(1, 0)), coco("hard", objects=objects(10, 5)), coco("none"))
+    text = section(make_page(*models), "Object words")
+    rows = table_rows(text)
+    assert rows["soft"] == ["3.3", "1", "30", "81.2", "112", "138"]
+    assert rows["hard"][:3] == ["50.0", "15", "30"]
+    assert "none" not in text
+    by_category = table_rows(text[text.index("Recall by category") :])
+    assert by_category == {
+        "category": ["images", "soft", "hard"],
+        "cat": ["20", "5.0", "50.0"],
+        "bus": ["10", "0.0", "50.0"],
+    }
+
+
 STUDY = {f"flickr8k-encoder-{name}": f"flickr8k-encoder-{name}" for name in ("vgg16", "resnet152")}
 
 
@@ -289,6 +356,11 @@ def test_markup_in_names_and_words_is_escaped(make_page):
         ({"scores": {**result()["scores"], "cider": float("nan")}}, 'field "scores.cider" is not a number'),
         ({"training": {**result()["training"], "parameters": 10**400}}, 'field "training.parameters" is not a number'),
         ({"training": 5}, 'field "training" is not an object'),
+        ({"objects": {}}, 'field "objects.invented_persons" is missing'),
+        (
+            {"objects": {**objects(1, 0), "by_category": {"cat": {}}}},
+            'field "objects.by_category.cat.count" is missing',
+        ),
         ({"training": {"recipe": {"seed": "a"}}}, 'field "training.recipe.seed" is not a whole number'),
         ({"attention": {**attention("image"), "gate": {}}}, 'field "attention.gate.mean" is missing'),
         ({"attention": {**attention("image"), "gate": {**attention("image")["gate"], "lowest": [5]}}}, "lowest"),

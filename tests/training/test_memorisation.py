@@ -24,9 +24,9 @@ pytestmark = pytest.mark.slow
 EXAMPLES = Path(__file__).parents[2] / "examples" / "images"
 REGIONS = {"grid": {}, "regions": {"regions": {"kind": "boxes", "most": 12}}}
 CAPTIONS = {  # of the left and right halves of the example photographs
-    "astronaut.png": ("a flag hangs behind a woman in an orange suit", "a model of a white rocket stands on a table"),
-    "chelsea.png": ("the left ear and eye of a striped cat", "a striped cat lies and looks to the side"),
-    "coffee.png": ("a spoon lies on a table beside a red saucer", "a cup of coffee stands on a red saucer"),
+    "astronaut.jpg": ("a flag hangs behind a woman in an orange suit", "a model of a white rocket stands on a table"),
+    "chelsea.jpg": ("the left ear and eye of a striped cat", "a striped cat lies and looks to the side"),
+    "coffee.jpg": ("a spoon lies on a table beside a red saucer", "a cup of coffee stands on a red saucer"),
     "rocket.jpg": ("a dark sky above a line of trees", "a rocket stands on the pad at night and is lit by lamps"),
 }
 

@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html import escape, unescape
 from pathlib import Path
 from typing import Any
@@ -197,9 +198,39 @@ def test_the_index_links_to_reports_and_escapes_names():
     assert page.count("<img") == 1
 
 
+def test_the_index_colours_words_by_their_share_from_the_image_and_marks_made_up_ones():
+    against = Budget(-1.0, 3.0, 0.0, 0.0)
+    words = (word("dog", 0, risk=0.2), word("'s", 1), replace(word("cat", 2, risk=0.75), budget=against))
+    page = index_page([("dog/report.html", explanation(*words))])
+    text = re.search(r'<p class="caption">(.*?)</p>', page)[1]  # type: ignore[index]
+    assert unescape(re.sub("<.*?>", "", text)) == "dog's cat", "no space before 's"
+    assert re.findall(r"--share: ([^\"]*)", text) == ["0.67", "0.67", "0.00"]
+    (made_up,) = re.findall(r'class="made-up"[^>]* title="([^"]*)">cat<', text)
+    assert made_up == "−25 % of the evidence is from the image; 75 % likely made up"
+    assert "Wavy line" in page
+    assert "Wavy line" not in index_page([("dog/report.html", explanation(*caption()))])
+
+
+@pytest.mark.parametrize(("familiar", "count"), [(False, 1), (True, 0), (None, 0)])
+def test_the_index_marks_images_that_are_unlike_the_training_images(familiar, count):
+    page = index_page([("dog/report.html", explanation(*caption(), familiar=familiar))])
+    assert page.count('class="unfamiliar"') == count
+
+
+def test_the_index_does_not_colour_a_word_that_the_caption_does_not_have():
+    page = index_page([("r.html", explanation(word("cat", 1, caption_word="dog"), tokens=("a", "dog")))])
+    assert '<p class="caption">a dog</p>' in page
+
+
+def test_the_index_loads_nothing_from_elsewhere():
+    page = index_page([("dog/report.html", explanation(*caption()))])
+    assert not re.search(r"https?:|//[a-z]|@import|url\(", without_images(page))
+    assert "default-src 'none'" in page
+
+
 def test_a_thumbnail_is_small_and_keeps_the_shape():
     wide = explanation(*caption(), image=Image.new("RGB", (1000, 500)))
-    assert thumbnail(wide).size == (384, 192)
+    assert thumbnail(wide).size == (640, 320)
     assert thumbnail(explanation(*caption(), image=None)) is None
 
 

@@ -61,11 +61,13 @@ class Audit(ABC):
         title: the heading of its page.
         description: what is measured and how to read the columns, in Markdown.
         published: published numbers to compare with, if there are any.
+        needs_evidence: whether it reads the evidence; without it, captions are not explained for this audit.
     """
 
     title: ClassVar[str]
     description: ClassVar[str]
     published: ClassVar[Table | None] = None
+    needs_evidence: ClassVar[bool] = True
 
     @abstractmethod
     def run(self, context: AuditContext, evidence: EvidenceSet) -> dict[str, Any]:
@@ -97,7 +99,10 @@ audits: Registry[type[Audit]] = Registry(
     entry_points="saywhy.audits",
     builtin=[
         f"saywhy.audits.{module}"
-        for module in ("image_ablation", "word_ablation", "localisation", "hallucination", "risk", "sanity")
+        for module in (
+            *("image_ablation", "word_ablation", "localisation", "hallucination", "risk", "sanity"),
+            "familiarity",
+        )
     ],
 )
 """All audits, in the order of their pages."""

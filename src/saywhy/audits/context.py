@@ -28,7 +28,7 @@ from saywhy.data.datasets import CaptionedImage, Dataset
 from saywhy.data.object_words import ObjectWords
 from saywhy.data.phrases import Phrases
 from saywhy.data.regions import RegionSource
-from saywhy.data.tokenizer import PAD, START, tokenize
+from saywhy.data.tokenizer import PAD, tokenize
 from saywhy.decoding.config import decode, log_probabilities
 from saywhy.encoders.base import Features
 from saywhy.errors import UnreadableImage, UserError
@@ -87,6 +87,7 @@ class AuditContext:
         on_progress: called at the start and end of every stage, and after every batch.
         on_unreadable: called once for each image that cannot be read.
         fit_context: the context of the images to fit a risk on; without it, the model's own risk is tested.
+        unfamiliar: a folder of images that are not like the training photographs, with one sub-folder per kind.
         split_images: the number of images of the split, if `data` is a part of it.
         unreadable: names of the images that could not be read.
     """
@@ -103,6 +104,7 @@ class AuditContext:
     on_progress: Callable[[Progress], None] = ignore
     on_unreadable: Callable[[UnreadableImage], None] = ignore
     fit_context: AuditContext | None = None
+    unfamiliar: Path | None = None
     split_images: int | None = None
     unreadable: set[str] = field(default_factory=set)
 
@@ -130,6 +132,16 @@ class AuditContext:
     def device(self) -> torch.device:
         """The device of the captioner."""
         return self.captioner.device
+
+    @property
+    def style(self) -> str:
+        """The style of the captions; "" for a model without styles."""
+        return self.model.decoding.style
+
+    @property
+    def start_token(self) -> int:
+        """The token that captions begin with."""
+        return self.model.vocabulary.start(self.style)
 
     @property
     def input_size(self) -> int:
@@ -244,7 +256,8 @@ class AuditContext:
         """The captions that the model generates, as words."""
         captions: list[list[str]] = []
         for start in range(0, len(features), self.forward_batch):
-            hypotheses = decode(self.captioner, features[start : start + self.forward_batch], self.model.decoding)
+            part = features[start : start + self.forward_batch]
+            hypotheses = decode(self.captioner, part, self.model.decoding, start=self.start_token)
             captions += [self.model.vocabulary.decode(hypothesis.tokens) for hypothesis in hypotheses]
         return captions
 
@@ -253,7 +266,7 @@ class AuditContext:
     ) -> np.ndarray:
         """The probability of each word after its prefix, for the image in its row of the features: (N,).
 
-        Prefixes are word numbers without `<start>`.
+        Prefixes are word numbers without the token that captions begin with.
         """
         order = sorted(range(len(prefixes)), key=lambda i: -len(prefixes[i]))  # longest first: less padding
         p = np.empty(len(order))
@@ -269,12 +282,13 @@ class AuditContext:
         self, features: Features, rows: list[int], prefixes: list[Sequence[int]], words: list[int]
     ) -> np.ndarray:
         tokens = pad_sequence(
-            [torch.tensor([START, *prefix]) for prefix in prefixes], batch_first=True, padding_value=PAD
+            [torch.tensor([self.start_token, *prefix]) for prefix in prefixes], batch_first=True, padding_value=PAD
         )
         lengths = [len(prefix) for prefix in prefixes]
         row, last, word = (torch.tensor(values, device=self.device) for values in (rows, lengths, words))
         logits, _ = self.captioner(features.select(row), tokens.to(self.device))
-        log_p = log_probabilities(logits[torch.arange(len(rows), device=self.device), last])  # (N, V)
+        logits = logits[torch.arange(len(rows), device=self.device), last]  # (N, V)
+        log_p = log_probabilities(logits, self.captioner.styles)
         return log_p.gather(-1, word[:, None])[:, 0].exp().cpu().numpy()
 
 

@@ -85,13 +85,13 @@ class ImageEvidence:
 class EvidenceSet:
     """The evidence of all images of a context, computed once and cached.
 
-    Iterating does not load the maps; `load` does.
+    Iterating does not load the maps; `load` does. With `empty` nothing is computed, for audits that need no evidence.
     """
 
-    def __init__(self, context: AuditContext) -> None:
+    def __init__(self, context: AuditContext, empty: bool = False) -> None:
         self.context = context
         self.cache = context.stage_cache("evidence")
-        self.images = context.compute_missing(self.cache, self._compute, "explaining captions")
+        self.images = [] if empty else context.compute_missing(self.cache, self._compute, "explaining captions")
 
     def __len__(self) -> int:
         return len(self.images)
@@ -175,7 +175,7 @@ def decoder_evidence(context: AuditContext, batch: ImageBatch, methods: Sequence
     """Caption the images of a batch, and explain every word down to the features."""
     captions = context.captions(context.encode(batch))
     mentions = [context.object_words.mentions(words) for words in captions]
-    targets = Targets.of_captions(captions, None, context.model.vocabulary, context.device)
+    targets = Targets.of_captions(captions, None, context.model.vocabulary, context.device, style=context.style)
     attributions = attribute(
         context.captioner, batch.pixels, batch.boxes, targets, methods, context.composite, to_pixels=False
     )
@@ -186,7 +186,7 @@ def explain_words(
     context: AuditContext, batch: ImageBatch, captions: Sequence[Sequence[str]], positions: Sequence[Sequence[int]]
 ) -> Attributions:
     """Explain the words at these positions of each caption, down to the pixels and by every method."""
-    targets = Targets.of_captions(captions, positions, context.model.vocabulary, context.device)
+    targets = Targets.of_captions(captions, positions, context.model.vocabulary, context.device, style=context.style)
     return attribute(context.captioner, batch.pixels, batch.boxes, targets, METHODS, context.composite)
 
 

@@ -20,9 +20,9 @@ from saywhy.provenance import machine
 
 
 def select(name: str) -> tuple[str, ...]:
-    """The audits of a name; "all" selects every audit."""
+    """The audits of a name; "all" selects every audit that tests explanations."""
     if name == "all":
-        return tuple(audits)
+        return tuple(name for name in audits if audits[name].needs_evidence)
     if name not in audits:
         raise UserError(f"unknown audit {name!r}: {did_you_mean(name, ('all', *audits))}")
     return (name,)
@@ -31,12 +31,13 @@ def select(name: str) -> tuple[str, ...]:
 def run(names: Sequence[str], context: AuditContext) -> Iterator[dict[str, Any]]:
     """The results of audits, one after another; the evidence is computed once for all."""
     start = time.monotonic()
-    evidence = EvidenceSet(context)
-    if not len(evidence):
+    explains = any(audits[name].needs_evidence for name in names)
+    evidence = EvidenceSet(context, empty=not explains)
+    if explains and not len(evidence):
         raise UserError(f"{context.data.root}: none of its {len(context.data)} images can be read; check their format")
     explanation_seconds = round(time.monotonic() - start, 1)
     for name in names:
-        start, images = time.monotonic(), len(evidence)
+        start, images = time.monotonic(), len(evidence) if explains else len(context.data)
         context.on_progress(Progress(name, 0, images))
         body: dict[str, Any]
         try:
@@ -58,11 +59,12 @@ def settings(context: AuditContext, evidence: EvidenceSet) -> dict[str, Any]:
         "encoder": captioner.encoder.settings.name,
         "data": context.data.name,
         "split": "+".join(sorted(splits)),
-        "images": len(evidence),
+        "images": len(evidence) or len(context.data) - len(context.unreadable),
         "split_images": context.split_images or len(context.data),
         "unreadable": len(context.unreadable),
         "caption_words": sum(len(caption.words) for _, caption in evidence),
         "decoding": str(context.model.decoding),
+        **({"style": context.style} if context.style else {}),
         "composite": str(context.composite),
         "digests": {
             "model": context.key["model"],
@@ -74,8 +76,8 @@ def settings(context: AuditContext, evidence: EvidenceSet) -> dict[str, Any]:
 
 
 def results_path(folder: Path, result: dict[str, Any]) -> Path:
-    """The path of a results file: model and audit, and LRP rules, split and number of images if not the default."""
-    parts = [result["model"]]
+    """The path of a results file: model, style, audit; LRP rules, split and number of images if not the default."""
+    parts = [result["model"], *([result["style"]] if result.get("style") else [])]
     if result["composite"] != str(composite(DEFAULT)):
         parts.append(result["composite"])
     if result["split"] != "test":

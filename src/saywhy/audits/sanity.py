@@ -190,7 +190,7 @@ class _AlteredModels:
             [caption.words.tolist() for caption in captions],
             [caption.objects.tolist() for caption in captions],
         )
-        targets = Targets.of_captions(words, objects, context.model.vocabulary, context.device)
+        targets = Targets.of_captions(words, objects, context.model.vocabulary, context.device, style=context.style)
         attributions = attribute(  # activations of a randomised network can be too large for the conservation check
             captioner, pixels, batch.boxes, targets, METHODS, context.composite, check=False
         )

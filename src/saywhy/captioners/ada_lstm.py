@@ -21,6 +21,7 @@ a width of its own; in the paper it is the number of features, which could not v
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -120,12 +121,14 @@ class AdaLSTM(Captioner[AdaLSTMState]):
         state, c, attention = self._attend(self.dropout(self.E(tokens)), state)
         return Step(self._logits(c, state.h2), state, attention)
 
-    def forward(self, features: Features, captions: Tensor) -> tuple[Tensor, Attention]:
+    def forward(
+        self, features: Features, captions: Tensor, active: Sequence[int] | None = None
+    ) -> tuple[Tensor, Attention]:
         """As `step` for each word, with embeddings and output layer computed for all words at once."""
         Ew = self.dropout(self.E(captions))  # (B, T, d_w)
         state = self.start(features)
         cs, h2s, attentions = [], [], []
-        for t, rows in enumerate(active_rows(captions)):
+        for t, rows in enumerate(active or active_rows(captions)):
             state, c, attention = self._attend(Ew[:rows, t], state.first(rows))
             cs.append(c)
             h2s.append(state.h2)

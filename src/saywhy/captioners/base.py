@@ -93,7 +93,8 @@ def active_rows(captions: Tensor) -> list[int]:
     """For each time, how many rows of captions (B, T), from the first, contain all that are not padding yet.
 
     Teacher forcing can skip the others. If the longest captions come first, it skips all padding; the first time
-    always has all rows, so that the result has B rows.
+    always has all rows, so that the result has B rows. On a GPU this waits for the device: training passes the
+    numbers to `forward` instead.
 
     >>> active_rows(torch.tensor([[1, 5, 6], [1, 4, PAD], [1, PAD, PAD]]))
     [3, 2, 1]
@@ -182,6 +183,7 @@ class Captioner(nn.Module, ABC, Generic[S]):
         attention_mode: the mode in use.
         heads: number of attention heads that `isolate_head` can select; 1 if they cannot be separated.
         isolated_head: the selected head, or None for all of them.
+        styles: number of style markers in the vocabulary; their token ids follow that of `<unk>`.
     """
 
     name: ClassVar[str]
@@ -192,6 +194,7 @@ class Captioner(nn.Module, ABC, Generic[S]):
     attention_mode: str = "expected"
     heads: int = 1
     isolated_head: int | None = None
+    styles: int = 0
 
     def __init__(self, encoder: Encoder, vocabulary_size: int, settings: Any) -> None:
         super().__init__()
@@ -227,14 +230,17 @@ class Captioner(nn.Module, ABC, Generic[S]):
     def step(self, tokens: Tensor, state: S) -> Step[S]:
         """Read the previous words (B,) and compute logits of the next words."""
 
-    def forward(self, features: Features, captions: Tensor) -> tuple[Tensor, Attention]:
+    def forward(
+        self, features: Features, captions: Tensor, active: Sequence[int] | None = None
+    ) -> tuple[Tensor, Attention]:
         """Teacher forcing: from captions (B, T), logits (B, T, V) of the word after each, and the attention.
 
-        Results at padding are undefined. This default calls `step` for each word; an architecture may compute for all
-        words at once what does not depend on the previous word.
+        Results at padding are undefined. `active` is what `active_rows` returns, where the caller knows it. This
+        default calls `step` for each word; an architecture may compute for all words at once what does not depend on
+        the previous word.
         """
         state, logits, attention = self.start(features), [], []
-        for t, rows in enumerate(active_rows(captions)):
+        for t, rows in enumerate(active or active_rows(captions)):
             step = self.step(captions[:rows, t], state.first(rows))
             state = step.state
             logits.append(step.logits)

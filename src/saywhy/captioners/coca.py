@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -228,7 +229,9 @@ class CoCa(Captioner[CoCaState]):
         logits, state, alpha = self._read(tokens.unsqueeze(1), state)
         return Step(logits.squeeze(1), state, Attention(alpha.squeeze(1)))
 
-    def forward(self, features: Features, captions: Tensor) -> tuple[Tensor, Attention]:
+    def forward(
+        self, features: Features, captions: Tensor, active: Sequence[int] | None = None
+    ) -> tuple[Tensor, Attention]:
         """As `step`, for all words at once."""
         logits, _, alpha = self._read(captions, self.start(features))
         return logits, Attention(alpha)  # (B, T, V), alpha (B, T, L)

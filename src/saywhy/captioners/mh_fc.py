@@ -20,6 +20,7 @@ paper; the authors' code projects h first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -114,12 +115,14 @@ class MHFC(Captioner[MHFCState]):
         logits, attention = self._predict(state.h, state)
         return Step(logits, state, attention)
 
-    def forward(self, features: Features, captions: Tensor) -> tuple[Tensor, Attention]:
+    def forward(
+        self, features: Features, captions: Tensor, active: Sequence[int] | None = None
+    ) -> tuple[Tensor, Attention]:
         """As `step` for each word, with all but the LSTM computed for all words at once."""
         Ew = self.dropout(self.E(captions))  # (B, T, d_w)
         state = self.start(features)
         initial, h = state, []
-        for t, rows in enumerate(active_rows(captions)):
+        for t, rows in enumerate(active or active_rows(captions)):
             state = self._read(Ew[:rows, t], state.first(rows))
             h.append(state.h)
         return self._predict(stack_over_time(h), initial)

@@ -117,6 +117,7 @@ def load(folder: str | Path, device: torch.device | str = "cpu") -> SavedModel:
     except UserError as error:
         raise UserError(str(error) if str(folder) in str(error) else f"{folder / CONFIG}: {error}") from None
     captioner.load_state_dict(tensors, strict=False)  # tied tensors are in the file once
+    captioner.styles = len(vocabulary.styles)
     return SavedModel(name, captioner.to(device).eval(), vocabulary, preprocessing, decoding, regions)
 
 

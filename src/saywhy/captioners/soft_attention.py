@@ -16,6 +16,7 @@ deep output, zeros instead of an embedded start marker) this follows the paper, 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -168,12 +169,14 @@ class SoftAttention(Captioner[SoftAttentionState]):
         state, z, attention = self._attend(Ey, state)
         return Step(self._logits(Ey, state.h, z), state, attention)
 
-    def forward(self, features: Features, captions: Tensor) -> tuple[Tensor, Attention]:
+    def forward(
+        self, features: Features, captions: Tensor, active: Sequence[int] | None = None
+    ) -> tuple[Tensor, Attention]:
         """As `step` for each word, with embeddings and deep output computed for all words at once."""
         Ey = self.dropout(self.E(captions))  # (B, T, m)
         state = self.start(features)
         hs, zs, attentions = [], [], []
-        for t, rows in enumerate(active_rows(captions)):
+        for t, rows in enumerate(active or active_rows(captions)):
             state, z, attention = self._attend(Ey[:rows, t], state.first(rows))
             hs.append(state.h)
             zs.append(z)

@@ -34,6 +34,7 @@ from saywhy.cli.options import (
     Reader,
     Regions,
     Split,
+    Style,
     Workers,
     examples,
 )
@@ -44,10 +45,12 @@ if TYPE_CHECKING:
     from saywhy.data.datasets import Dataset
 
 RISK = "Hallucination risk (audit risk)"
+FAMILIARITY = "Familiarity (audit familiarity)"
 EPILOG = examples(
     "saywhy audit all --data flickr8k --out audits",
     "saywhy audit localisation --data flickr8k --limit 100 --out audits",
     "saywhy audit risk --data flickr8k --model runs/soft --save-risk --out audits",
+    "saywhy audit familiarity --data coco --fit-familiarity coco --save-familiarity --out audits",
 )
 
 
@@ -84,6 +87,7 @@ def audit(
     reader: Reader = None,
     image_folder: ImageFolder = None,
     regions: Regions = None,
+    style: Style = None,
     fit: Annotated[
         str | None,
         typer.Option(
@@ -100,6 +104,38 @@ def audit(
             metavar=FLAG,
             help="Save the fitted risk model in the model's folder, for caption --risk and explain.",
             rich_help_panel=RISK,
+        ),
+    ] = False,
+    unfamiliar: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Images that are not like the training photographs, one sub-folder per kind.",
+            rich_help_panel=FAMILIARITY,
+        ),
+    ] = None,
+    fit_familiarity: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="PATH",
+            help="Fit the familiarity on train and dev of this data set; once per data set.",
+            show_default="the model's own is tested",
+            rich_help_panel=FAMILIARITY,
+        ),
+    ] = None,
+    fit_images: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, help="Training photographs per data set to fit on.", rich_help_panel=FAMILIARITY
+        ),
+    ] = 3000,
+    save_familiarity: Annotated[
+        bool,
+        typer.Option(
+            "--save-familiarity",
+            metavar=FLAG,
+            help="Save the fitted familiarity in the model's folder, for caption and explain.",
+            rich_help_panel=FAMILIARITY,
         ),
     ] = False,
     as_json: JsonLines = False,
@@ -122,15 +158,17 @@ def audit(
     localisation: do relevance maps lie on the objects?
     hallucination, risk: do explanations tell hallucinated object words from correct ones?
     sanity: do relevance maps depend on the trained weights?
+    familiarity: are images unlike the training photographs noticed?
     """
     check_writable("--out", out, folder=True)
     check_writable("--cache", cache, folder=True)
     import_plugins(plugins)
     names = _select(name, fit, save_risk)
+    _check_familiarity(name, names, unfamiliar, fit_familiarity, save_familiarity)
     failures = Failures()
     options = Options(
-        model, data, reader, image_folder, split, limit, boxes, object_words, composite, regions, fit, batch_size,
-        workers, device,
+        model, data, reader, image_folder, split, limit, boxes, object_words, composite, regions, style, fit,
+        batch_size, workers, device, unfamiliar,
     )  # fmt: skip
     if save_risk:
         check_writable("--save-risk", _model_folder(model), folder=True)
@@ -140,6 +178,8 @@ def audit(
             "--save-risk: nothing is fitted, because the model has a risk model or the data has no dev split; "
             "give --fit SPLIT"
         )
+    if fit_familiarity:
+        _fit_familiarity(context, fit_familiarity, fit_images, _model_folder(model) if save_familiarity else None)
     for result, path in _run(names, context, out):
         for note in _notes(result):
             print_error(note)
@@ -167,10 +207,12 @@ class Options:
     object_words: Path | None
     composite: str
     regions: Path | None
+    style: str | None
     fit: str | None
     batch_size: int | None
     workers: int | None
     device: str
+    unfamiliar: Path | None
 
 
 def _select(name: str, fit: str | None, save_risk: bool) -> tuple[str, ...]:
@@ -181,6 +223,44 @@ def _select(name: str, fit: str | None, save_risk: bool) -> tuple[str, ...]:
     if "risk" not in names and (fit or save_risk):
         raise UserError(f"--fit and --save-risk belong to the audit risk, not to {name}")
     return names
+
+
+def _check_familiarity(
+    name: str, names: Sequence[str], unfamiliar: Path | None, fit: Sequence[Path] | None, save: bool
+) -> None:
+    """Refuse options of the audit familiarity that do not fit together, before anything is computed."""
+    from saywhy.audits.familiarity import images_by_kind
+
+    if "familiarity" not in names and (unfamiliar or fit or save):
+        raise UserError(
+            f"--unfamiliar, --fit-familiarity and --save-familiarity belong to the audit familiarity, not to {name}"
+        )
+    if save and not fit:
+        raise UserError("--save-familiarity: nothing is fitted; give --fit-familiarity DATA")
+    if unfamiliar:
+        images_by_kind(unfamiliar)
+
+
+def _fit_familiarity(context: AuditContext, paths: Sequence[Path], count: int, folder: Path | None) -> None:
+    """Fit the familiarity of the context's model, and save it in the model's folder if that is given."""
+    from saywhy.audits import familiarity
+    from saywhy.data.datasets import read
+    from saywhy.inference.familiarity_model import FAMILIARITY_FILE
+
+    if folder:
+        check_writable("--save-familiarity", folder, folder=True)
+    data = [read(path) for path in paths]
+    with progress_of_stages() as report:
+        context.on_progress = lambda event: report(event.stage, event.done, event.total, event.finished)
+        fitted = familiarity.fit(context, data, count)
+    context.model.familiarity = fitted
+    if folder:
+        try:
+            fitted.save(folder)
+        except OSError as error:
+            problem = f"cannot write {FAMILIARITY_FILE} ({error.strerror})"
+            raise UserError(f"{folder}: {problem}; copy the model first") from None
+        print_error(f"the familiarity is saved in {folder / FAMILIARITY_FILE}")
 
 
 def _context(names: Sequence[str], options: Options, cache: Path, failures: Failures) -> AuditContext:
@@ -204,6 +284,8 @@ def _context(names: Sequence[str], options: Options, cache: Path, failures: Fail
     phrases = find_phrases(images.root, options.boxes)
     object_words = None if options.object_words is None else ObjectWords.read(options.object_words)
     model = load(options.model, options.device)
+    if options.style is not None:
+        model.decoding = model.decoding_with(style=options.style)
     context = AuditContext(
         model,
         _evenly_spaced(images, options.limit),
@@ -215,6 +297,7 @@ def _context(names: Sequence[str], options: Options, cache: Path, failures: Fail
         batch_size=options.batch_size,
         workers=options.workers,
         on_unreadable=failures,
+        unfamiliar=options.unfamiliar,
         split_images=len(images),
     )
     if "risk" in names:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,9 +13,11 @@ from saywhy.cli.common import (
     check_writable,
     import_plugins,
     json_line,
+    print_error,
     printable,
     readable_images,
     region_table,
+    warn_if_unfamiliar,
 )
 from saywhy.cli.options import (
     FLAG,
@@ -31,16 +33,23 @@ from saywhy.cli.options import (
     NoRepeat,
     Plugins,
     Regions,
+    Style,
     examples,
 )
 from saywhy.errors import UserError
 
+if TYPE_CHECKING:
+    from saywhy.viz.caption_sheet import CaptionedImage
+
+SHEET_FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
+SHEET_IMAGES = 200  # more would not fit into one picture
 SAMPLING = "Sampling, instead of beam search"
 EPILOG = examples(
     "saywhy caption photo.jpg holiday/",
     "saywhy caption holiday/ --json > captions.jsonl",
     "saywhy caption photo.jpg --risk",
     "saywhy caption photo.jpg --figures attention/",
+    "saywhy caption holiday/ --risk --sheet holiday.jpg",
     "saywhy caption photo.jpg --sample --top-p 0.9 --seed 7",
 )
 
@@ -54,6 +63,7 @@ def caption(
     length_penalty: LengthPenalty = None,
     no_repeat: NoRepeat = None,
     attention: Attention = None,
+    style: Style = None,
     sample: Annotated[
         bool,
         typer.Option(
@@ -90,6 +100,12 @@ def caption(
         Path | None,
         typer.Option(metavar="DIR", help="Write a figure of the attention, one PNG per image.", rich_help_panel=OUTPUT),
     ] = None,
+    sheet: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Draw all images with their captions, as one PNG or JPEG.", rich_help_panel=OUTPUT
+        ),
+    ] = None,
     batch_size: BatchSize = 16,
     device: Device = "auto",
 ) -> None:
@@ -106,15 +122,18 @@ def caption(
         "length_penalty": length_penalty,
         "no_repeat": no_repeat,
         "attention": attention,
+        "style": style,
     }
     if sample:
         decoding |= {"method": "sample", "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     decoding = {name: value for name, value in decoding.items() if value is not None}
     check_writable("--figures", figures, folder=True)
+    check_writable("--sheet", sheet)
     import_plugins(plugins)
     failures = Failures()
     if paths := list(readable_images(images, failures)):
-        _caption(paths, model, regions, device, batch_size, decoding, risk, as_json, figures, failures)
+        _check_sheet(sheet, paths)
+        _caption(paths, model, regions, device, batch_size, decoding, risk, as_json, figures, sheet, failures)
     raise typer.Exit(failures.exit_code)
 
 
@@ -128,6 +147,7 @@ def _caption(
     risk: bool,
     as_json: bool,
     figures: Path | None,
+    sheet: Path | None,
     failures: Failures,
 ) -> None:
     from saywhy.decoding import Decoding
@@ -136,14 +156,22 @@ def _caption(
     Decoding(**decoding)  # values out of range are refused before a model is loaded
     figure_path = OutputPaths(figures, paths, suffix=".png") if figures else None
     loaded = load(model, device)
+    if loaded.familiarity_error:
+        print_error(f"familiarity is left out: {loaded.familiarity_error}")
     table = region_table(loaded, regions, paths)
+    drawn: list[CaptionedImage] = []
     for result in loaded.captions(
         paths, batch_size=batch_size, on_unreadable=failures, regions=table, risk=risk, **decoding
     ):
         text = result.text_with_risks if risk else result.text
         typer.echo(json_line(result.as_dict()) if as_json else f"{printable(result.source)}: {printable(text)}")
+        warn_if_unfamiliar(result)
         if figure_path:
             _save_figure(result, figure_path(result.source))
+        if sheet:
+            drawn.append(_captioned_image(result))
+    if sheet and drawn:
+        _save_sheet(drawn, sheet)
 
 
 def _save_figure(result: Any, path: Path) -> None:
@@ -151,3 +179,31 @@ def _save_figure(result: Any, path: Path) -> None:
 
     with whole_file(path) as part:
         result.show().save(part, format="PNG")
+
+
+def _check_sheet(sheet: Path | None, images: list[Path]) -> None:
+    if sheet is None:
+        return
+    if sheet.suffix.lower() not in SHEET_FORMATS:
+        raise UserError(f"--sheet {sheet}: not a name of a picture; let it end in .png or .jpg")
+    if len(images) > SHEET_IMAGES:
+        raise UserError(f"--sheet draws at most {SHEET_IMAGES} images, not {len(images)}: give fewer")
+    if sheet.resolve() in {image.resolve() for image in images}:
+        raise UserError(f"--sheet {sheet}: would overwrite that image; choose another name")
+
+
+def _captioned_image(result: Any) -> CaptionedImage:
+    """A small copy of the image with its caption."""
+    from saywhy.viz.caption_sheet import CaptionedImage
+
+    small = result.image.copy()
+    small.thumbnail((1024, 640))
+    return CaptionedImage(small, result.words_with_risks)
+
+
+def _save_sheet(items: list[CaptionedImage], path: Path) -> None:
+    from saywhy.files import whole_file
+    from saywhy.viz.caption_sheet import caption_sheet
+
+    with whole_file(path) as part:
+        caption_sheet(items).save(part, format=SHEET_FORMATS[path.suffix.lower()], quality=88)

@@ -18,8 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from saywhy.data.datasets import Dataset
-from saywhy.data.tokenizer import tokenize
-from saywhy.decoding.caption import as_text
+from saywhy.data.tokenizer import as_text, tokenize
 from saywhy.errors import UserError
 from saywhy.files import parse_json, read_text, write_text
 

@@ -34,6 +34,15 @@ def print_error(message: object) -> None:
     print("saywhy:", printable(" ".join(str(message).splitlines())), file=sys.stderr)
 
 
+def warn_if_unfamiliar(result: Any) -> None:
+    """Print one line about a caption or an explanation whose image is unlike the training photographs."""
+    if result.familiar is False:
+        print_error(
+            f"{result.source}: unlike the photographs this model was trained on "
+            f"(familiarity {result.familiarity:.2g}); its caption may be wrong"
+        )
+
+
 def json_line(value: Any) -> str:
     """One line of JSON that is safe to print in a terminal: all control characters are escaped.
 

@@ -7,15 +7,33 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saywhy.cli.common import json_line, output_console, plain_table, printable, progress_of
-from saywhy.cli.options import FLAG, ImageFolder, Json, Reader, examples
+from saywhy.cli.common import (
+    check_writable,
+    json_line,
+    output_console,
+    plain_table,
+    print_error,
+    printable,
+    progress_of,
+)
+from saywhy.cli.options import FLAG, OUTPUT, ImageFolder, Json, Reader, Workers, examples
 
 if TYPE_CHECKING:
     from saywhy.data.checks import Report
+    from saywhy.data.overlap import Overlap
 
 MAX_SHOWN = 10  # entries of one kind
+MAX_PAIRS = 50
 app = typer.Typer(no_args_is_help=True)
 EPILOG = examples("saywhy data check flickr8k", "saywhy data check mine/captions.csv --images mine/photos")
+OVERLAP_EPILOG = examples(
+    "saywhy data overlap coco coco --out exclude.txt",
+    "saywhy data overlap mine flickr8k --splits-a train,dev --splits-b test",
+)
+DataArgument = Annotated[
+    Path, typer.Argument(metavar="DIR|FILE", help="Dataset: its folder or its captions file.", show_default=False)
+]
+Splits = Annotated[str, typer.Option(metavar="SPLIT,…", help="Splits that are compared, separated by commas.")]
 
 
 @app.callback()
@@ -25,9 +43,7 @@ def data() -> None:
 
 @app.command(epilog=EPILOG)
 def check(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR|FILE", help="Dataset: its folder or its captions file.", show_default=False)
-    ],
+    folder: DataArgument,
     reader: Reader = None,
     captions: Annotated[
         Path | None,
@@ -40,6 +56,7 @@ def check(
     open_all: Annotated[
         bool, typer.Option("--open/--no-open", metavar=FLAG, help="Open every image and look for duplicates.")
     ] = True,
+    workers: Workers = None,
     as_json: Json = False,
 ) -> None:
     """Check a dataset: splits, vocabulary, missing and unreadable images, duplicates across splits.
@@ -51,12 +68,87 @@ def check(
 
     dataset = read(folder, reader=reader, captions=captions, image_folder=image_folder)
     with progress_of("opening images") as progress:
-        report = checks.check(dataset, vocabulary_min_count=min_count, open_all=open_all, progress=progress)
+        report = checks.check(
+            dataset, vocabulary_min_count=min_count, open_all=open_all, workers=workers, progress=progress
+        )
     if as_json:
         typer.echo(json_line(report.as_dict()))
     else:
         _show(report)
     raise typer.Exit(0 if report.ok else 2)
+
+
+@app.command(epilog=OVERLAP_EPILOG)
+def overlap(
+    a: DataArgument,
+    b: DataArgument,
+    splits_a: Splits = "train",
+    splits_b: Splits = "dev,test",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the names of A's near-duplicates, one per line: a list for saywhy train --exclude.",
+            show_default=False,
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep the images' thumbnails here for the next time.", show_default=False),
+    ] = None,
+    workers: Workers = None,
+    as_json: Json = False,
+) -> None:
+    """List near-duplicates between two datasets, or between the splits of one.
+
+    Near-duplicates are the same photograph, also if resized, recoloured, mirrored or slightly cropped, and photographs
+    of the same scene from the same place.
+    """
+    from saywhy.data.datasets import read
+    from saywhy.data.overlap import find_overlap
+    from saywhy.files import write_text
+
+    check_writable("--out", out)
+    check_writable("--cache", cache, folder=True)
+    first = read(a)
+    second = first if a == b else read(b)
+    with progress_of("hashing images") as progress:
+        result = find_overlap(
+            first,
+            second,
+            splits_a=splits_a.split(","),
+            splits_b=splits_b.split(","),
+            workers=workers,
+            cache=cache,
+            progress=progress,
+        )
+    if result.unreadable:
+        count, example = len(result.unreadable), result.unreadable[0]
+        print_error(f"{count} images cannot be read and were not compared, such as {example}; see saywhy data check")
+    if out:
+        write_text(out, "".join(f"{name}\n" for name in result.names))
+    if as_json:
+        typer.echo(json_line(result.as_dict()))
+    else:
+        _show_overlap(result)
+
+
+def _show_overlap(result: Overlap) -> None:
+    console = output_console()
+    rows = [
+        (pair.a, pair.split_a, pair.b, pair.split_b, pair.distance, f"{pair.similarity:.2f}", "yes" * pair.mirrored)
+        for pair in result.pairs[:MAX_PAIRS]
+    ]
+    if rows:
+        head = ("image of A", "split", "image of B", "split", "bits", "similarity", "mirrored")
+        console.print(plain_table(head, rows, text_columns=(0, 1, 2, 3, 6)))
+    if len(result.pairs) > MAX_PAIRS:
+        console.print(f"… and {len(result.pairs) - MAX_PAIRS:,} more pairs; --json lists all")
+    images = f"{result.images_a:,} images of A and {result.images_b:,} of B"
+    console.print(
+        f"{len(result.pairs):,} near-duplicates between {images}; {len(result.names):,} images of A are in one"
+    )
 
 
 def _show(report: Report) -> None:

@@ -38,6 +38,7 @@ from saywhy.cli.options import (
     Reader,
     Regions,
     Split,
+    Style,
     Workers,
     examples,
 )
@@ -45,12 +46,14 @@ from saywhy.errors import UserError
 
 if TYPE_CHECKING:
     from saywhy.data.datasets import Dataset
+    from saywhy.metrics.objects import ObjectScore
     from saywhy.metrics.score import Scores
 
 EPILOG = examples(
     "saywhy evaluate --data flickr8k",
     "saywhy evaluate --data flickr8k --model runs/soft --split dev --beam 5 --json",
     "saywhy evaluate --data flickr8k --captions captions.jsonl",
+    "saywhy evaluate --data coco --objects",
     "saywhy evaluate --data flickr8k --captions mine.jsonl --rescore soft.json",
 )
 ORACLE = "oracle regions, drawn by annotators for these very captions: not the scores of a captioner on unseen images"
@@ -87,9 +90,20 @@ def evaluate(
             rich_help_panel=METRICS,
         ),
     ] = False,
+    objects: Annotated[
+        bool,
+        typer.Option(
+            "--objects",
+            metavar=FLAG,
+            help="Add the recall of object words, for COCO's 80 categories, and the share of images without a person "
+            "whose caption names one.",
+            rich_help_panel=METRICS,
+        ),
+    ] = False,
     beam: Beam = None,
     length_penalty: LengthPenalty = None,
     attention: Attention = None,
+    style: Style = None,
     as_json: Json = False,
     save_captions: Annotated[
         Path | None,
@@ -121,10 +135,10 @@ def evaluate(
     A metric that is not available on this machine is left out with a note.
     Captions are generated freely, not by teacher forcing; a signature records all settings.
     """
-    if captions and (model or beam or length_penalty is not None or attention or regions):
+    if captions and (model or beam or length_penalty is not None or attention or style is not None or regions):
         raise UserError(
-            "--captions scores a file; --model, --beam, --length-penalty, --attention and --regions generate captions: "
-            "give one or the other"
+            "--captions scores a file; --model, --beam, --length-penalty, --attention, --style and --regions generate "
+            "captions: give one or the other"
         )
     if rescore and (out or save_captions or not captions):
         raise UserError("--rescore needs --captions FILE, and excludes --out and --save-captions")
@@ -138,26 +152,28 @@ def evaluate(
 
     images = read(data, reader=reader, image_folder=image_folder).split(split_name(split))
     metrics = {"meteor": not no_meteor, "spice": spice}
+    with_person_box = _with_person_box(images) if objects else None  # a mistake in the boxes is found before captioning
     if captions:
         generated = GeneratedCaptions(captions.name, "given", read_captions(captions, images))
     else:
-        decoding = {"beam": beam, "length_penalty": length_penalty, "attention": attention}
+        decoding = {"beam": beam, "length_penalty": length_penalty, "attention": attention, "style": style}
         decoding = {name: value for name, value in decoding.items() if value is not None}
         generated = _generate(model, device, images, decoding, batch_size, workers, regions)
+    object_score = _score_objects(generated, images, with_person_box) if objects else None
     if rescore:
-        generated, scores = _rescore(rescore, generated, images, metrics)
+        generated, scores = _rescore(rescore, generated, images, metrics, object_score)
     else:
         scores = _score(generated, images, metrics)
     if save_captions:
         write_captions(save_captions, generated.words)
     if out:
-        _save_results(out, generated, images, scores)
+        _save_results(out, generated, images, scores, object_score)
     for note in scores.notes:
         print_error(note)
     if as_json:
-        typer.echo(json_line(scores.as_dict()))
+        typer.echo(json_line({**scores.as_dict(), **_objects_field(object_score)}))
     else:
-        _show(generated, images, scores)
+        _show(generated, images, scores, object_score)
 
 
 @dataclass(frozen=True)
@@ -197,7 +213,7 @@ def _generate(
 
     Decoding(**decoding)  # values out of range are refused before a model is loaded
     loaded = load(model, device)
-    settings = replace(loaded.decoding, **decoding)
+    settings = loaded.decoding_with(**decoding)
     captioner = loaded.captioner
     source = loaded.region_source(regions, data.root)
     began = time.monotonic()
@@ -256,13 +272,39 @@ def _score(generated: GeneratedCaptions, data: Dataset, metrics: dict[str, bool]
     return replace(scores, notes=(*notes, *scores.notes))
 
 
-def _save_results(path: Path, generated: GeneratedCaptions, data: Dataset, scores: Scores) -> None:
+def _with_person_box(data: Dataset) -> set[str] | None:
+    """The names of the images with a person's box; None if the data set has no boxes."""
+    from saywhy.data.phrases import find_phrases
+
+    phrases = find_phrases(data.root)
+    if phrases is None:
+        return None
+    return {image.name for image in data.images if any(phrase.kind == "people" for phrase in phrases.of(image.name))}
+
+
+def _score_objects(generated: GeneratedCaptions, data: Dataset, with_person_box: set[str] | None) -> ObjectScore:
+    """Compare the object words of captions and references."""
+    from saywhy.metrics.objects import object_score
+
+    images = [image for image in data.images if image.name in generated.words]
+    boxes = None if with_person_box is None else [image.name in with_person_box for image in images]
+    candidates = [generated.words[image.name] for image in images]
+    return object_score(candidates, [image.captions for image in images], boxes)
+
+
+def _objects_field(objects: ObjectScore | None) -> dict[str, Any]:
+    return {"objects": objects.as_dict()} if objects else {}
+
+
+def _save_results(
+    path: Path, generated: GeneratedCaptions, data: Dataset, scores: Scores, objects: ObjectScore | None
+) -> None:
     """Write a results file: the scores and everything they depend on. Notes are about this machine: left out."""
     from saywhy.files import write_text
 
     split = data.images[0].split
     settings = {"model": generated.source, "data": data.name, "split": split, "decoding": generated.decoding}
-    results = {**settings, "scores": _without_notes(scores), **generated.details}
+    results = {**settings, "scores": _without_notes(scores), **_objects_field(objects), **generated.details}
     write_text(path, json.dumps(results, indent=2) + "\n")
 
 
@@ -271,7 +313,11 @@ def _without_notes(scores: Scores) -> dict[str, Any]:
 
 
 def _rescore(
-    path: Path, generated: GeneratedCaptions, data: Dataset, metrics: dict[str, bool]
+    path: Path,
+    generated: GeneratedCaptions,
+    data: Dataset,
+    metrics: dict[str, bool],
+    objects: ObjectScore | None,
 ) -> tuple[GeneratedCaptions, Scores]:
     """Score captions again and write the scores into the results file of the evaluation they come from.
 
@@ -287,7 +333,8 @@ def _rescore(
     generated = replace(generated, source=results["model"], decoding=results["decoding"])
     scores = _score(generated, data, metrics)
     _compare(path, results["scores"], _without_notes(scores))
-    write_text(path, json.dumps({**results, "scores": _without_notes(scores)}, indent=2) + "\n")
+    results = {**results, "scores": _without_notes(scores), **_objects_field(objects)}
+    write_text(path, json.dumps(results, indent=2) + "\n")
     return generated, scores
 
 
@@ -325,7 +372,7 @@ def _compare(path: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
             raise UserError(f"{path}: has {name}, which was not computed now ({advice}); the file is unchanged")
 
 
-def _show(generated: GeneratedCaptions, data: Dataset, scores: Scores) -> None:
+def _show(generated: GeneratedCaptions, data: Dataset, scores: Scores, objects: ObjectScore | None) -> None:
     console = output_console()
     split = f"{data.name} {data.images[0].split}, {scores.n:,} images"
     console.print(printable(f"{generated.source} on {split}"), soft_wrap=True)
@@ -337,4 +384,16 @@ def _show(generated: GeneratedCaptions, data: Dataset, scores: Scores) -> None:
     values = ["–" if value is None else f"{value:.1f}" for value in (*percent["bleu"], *metrics.values())]
     no_penalty = [f"{value:.1f}" for value in percent["bleu_no_penalty"]]
     console.print(plain_table(head, [("", *values), ("no penalty", *no_penalty)]))
+    if objects:
+        _show_objects(objects)
     console.print(printable(scores.signature), soft_wrap=True)
+
+
+def _show_objects(objects: ObjectScore) -> None:
+    rows = [("object words", objects.recall), ("invented persons", objects.invented_persons)]
+    rows += objects.by_category.items()
+    cells = [
+        (name, "–" if share.percent is None else f"{share.percent:.1f}", str(share.count), str(share.of))
+        for name, share in rows
+    ]
+    output_console().print(plain_table(("", "percent", "captions", "images"), cells))

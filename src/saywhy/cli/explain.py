@@ -22,6 +22,7 @@ from saywhy.cli.common import (
     progress_of,
     readable_images,
     region_table,
+    warn_if_unfamiliar,
 )
 from saywhy.cli.options import (
     FLAG,
@@ -36,6 +37,7 @@ from saywhy.cli.options import (
     NoRepeat,
     Plugins,
     Regions,
+    Style,
     examples,
 )
 from saywhy.errors import UserError
@@ -139,6 +141,7 @@ def explain(
     length_penalty: LengthPenalty = None,
     no_repeat: NoRepeat = None,
     attention: Attention = None,
+    style: Style = None,
     as_json: JsonLines = False,
     batch_size: AutoBatchSize = None,
     device: Device = "auto",
@@ -161,8 +164,9 @@ def explain(
         rules = _composite(composite, epsilon, relative_epsilon)
         target = {"caption": caption, "word": word, "position": position, "contrast": contrast}
         options = {**target, "methods": _method_names(method), "composite": rules}
-        decoding = _decoding(beam=beam, length_penalty=length_penalty, no_repeat=no_repeat, attention=attention)
-        _check_request(model, options)
+        search = {"beam": beam, "length_penalty": length_penalty, "no_repeat": no_repeat}
+        decoding = _decoding(**search, attention=attention, style=style)
+        _check_request(model, style or "", options)
         saved: list[SavedExplanation] = []
         try:
             options |= {"batch_size": batch_size, **decoding}
@@ -225,7 +229,7 @@ def _decoding(**settings: Any) -> dict[str, Any]:
     return settings
 
 
-def _check_request(model: str | None, options: dict[str, Any]) -> None:
+def _check_request(model: str | None, style: str, options: dict[str, Any]) -> None:
     """Raise a `UserError` for a request that this model cannot answer; only its vocabulary is loaded."""
     from saywhy.captioners.model_folder import VOCABULARY, read_config
     from saywhy.data.tokenizer import Vocabulary
@@ -238,7 +242,9 @@ def _check_request(model: str | None, options: dict[str, Any]) -> None:
         max_words = Decoding(**read_config(folder).get("decoding", {})).max_words
     except TypeError:
         max_words = Decoding.max_words  # unknown settings are reported when the model is loaded
-    ExplanationRequest.parse(Vocabulary.load(folder / VOCABULARY), max_words, **options)
+    vocabulary = Vocabulary.load(folder / VOCABULARY)
+    vocabulary.start(style)
+    ExplanationRequest.parse(vocabulary, max_words, **options)
 
 
 def _explain(
@@ -259,6 +265,8 @@ def _explain(
     loaded = load(model, device)
     if loaded.folder and (loaded.folder / RISK_FILE).is_file() and loaded.risk_error:
         print_error(f"risks are left out: {loaded.risk_error}")
+    if loaded.familiarity_error:
+        print_error(f"familiarity is left out: {loaded.familiarity_error}")
     table = region_table(loaded, regions, images)
     earlier_failures = failures.count
     with progress_of("explaining") as report:
@@ -266,6 +274,7 @@ def _explain(
         for explanation in loaded.explanations(images, regions=table, on_unreadable=failures, **options):
             folder = output_folder(explanation.source)
             explanation.save(folder)
+            warn_if_unfamiliar(explanation)
             saved.append(SavedExplanation(replace(explanation, maps={}, image=thumbnail(explanation)), folder))
             report(len(saved) + failures.count - earlier_failures, len(images))
 

@@ -31,7 +31,8 @@ def models(plugins: Plugins = None, as_json: Json = False) -> None:
 
 
 def _models() -> Rows:
-    from saywhy.captioners.model_folder import read_config
+    from saywhy.captioners.model_folder import VOCABULARY, read_config
+    from saywhy.data.tokenizer import Vocabulary
     from saywhy.inference.model import locate, shipped
 
     configs = [(name, read_config(locate(name))) for name in shipped()]
@@ -41,6 +42,7 @@ def _models() -> Rows:
             "captioner": config["captioner"]["name"],
             "encoder": config["encoder"]["name"],
             "size": config["preprocessing"]["size"],
+            "styles": list(Vocabulary.load(locate(name) / VOCABULARY).styles),
         }
         for name, config in configs
     ]
@@ -71,4 +73,6 @@ def _show(tables: dict[str, Rows]) -> None:
 
 
 def _cell(value: Any) -> str:
-    return " × ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if not isinstance(value, list):
+        return str(value)
+    return (", " if all(isinstance(part, str) for part in value) else " × ").join(map(str, value))

@@ -91,6 +91,15 @@ Attention = Annotated[
         rich_help_panel=DECODING,
     ),
 ]
+Style = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Style of the captions, for a model that has several; see saywhy models.",
+        show_default="the model's",
+        rich_help_panel=DECODING,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", metavar=FLAG, help="Print one JSON object.", rich_help_panel=OUTPUT)]
 JsonLines = Annotated[
     bool, typer.Option("--json", metavar=FLAG, help="Print one JSON object per line.", rich_help_panel=OUTPUT)

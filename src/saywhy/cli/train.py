@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from saywhy.cli.common import check_writable, duration, import_plugins, printable, progress_bar
-from saywhy.cli.options import FLAG, MACHINE, Data, Device, ImageFolder, Plugins, Reader, Regions, Workers, examples
+from saywhy.cli.options import FLAG, MACHINE, Device, ImageFolder, Plugins, Reader, Regions, Workers, examples
 from saywhy.errors import UserError
+
+if TYPE_CHECKING:
+    from saywhy.data.datasets import Dataset
 
 CHANGES = "Instead of the recipe's values"
 EPILOG = examples(
@@ -26,7 +29,14 @@ def train(
     recipe: Annotated[
         Path, typer.Argument(metavar="RECIPE", help="A TOML file, such as those in recipes/.", show_default=False)
     ],
-    data: Data,
+    data: Annotated[
+        list[str],
+        typer.Option(
+            metavar="DIR|NAME=DIR",
+            help="Captioned images. Each data set as NAME=DIR, if the recipe names several.",
+            show_default=False,
+        ),
+    ],
     out: Annotated[
         Path,
         typer.Option(metavar="DIR", help="The run's folder: best model, checkpoint, log, curves.", show_default=False),
@@ -40,6 +50,21 @@ def train(
     reader: Reader = None,
     image_folder: ImageFolder = None,
     regions: Regions = None,
+    exclude: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Names of training images to leave out, one per line, as `saywhy data overlap --out` writes them. "
+            "Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="A model whose weights and vocabulary the run starts from.", show_default=False
+        ),
+    ] = None,
     teacher: Annotated[
         list[str] | None,
         typer.Option(
@@ -49,7 +74,11 @@ def train(
     plugins: Plugins = None,
     weights: Annotated[
         str | None,
-        typer.Option(metavar="FILE|imagenet|none", help="Initial weights of the encoder.", rich_help_panel=CHANGES),
+        typer.Option(
+            metavar="FILE|DIR|imagenet|none",
+            help="Initial weights of the encoder: a file, or a model folder, whose encoder is used.",
+            rich_help_panel=CHANGES,
+        ),
     ] = None,
     epochs: Annotated[
         int | None,
@@ -69,6 +98,15 @@ def train(
         Path | None,
         typer.Option(metavar="DIR", help="Cache decoded images and frozen features here.", rich_help_panel=MACHINE),
     ] = None,
+    inputs: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|files|memory",
+            help="Read images for every batch, or all of them once into the device's memory (auto: on a GPU, if they "
+            "fit).",
+            rich_help_panel=MACHINE,
+        ),
+    ] = "auto",
 ) -> None:
     """Train a captioner from a recipe.
 
@@ -77,6 +115,7 @@ def train(
     """
     import_plugins(plugins)
     from saywhy.data.datasets import read
+    from saywhy.data.mixture import parse_data
     from saywhy.inference.model import choose_device
     from saywhy.training.recipe import read_recipe
     from saywhy.training.trainer import check_run_folder
@@ -90,16 +129,21 @@ def train(
         choose_device(device)
     settings = read_recipe(recipe, **_changes(seed, weights, epochs))
     check_run_folder(settings, out, resume)
-    captioned = read(data, reader=reader, image_folder=image_folder)
+    folders = parse_data(data, named=bool(settings.data))
+    captioned = {name: read(folder, reader=reader, image_folder=image_folder) for name, folder in folders.items()}
+    if exclude:
+        captioned = _without(captioned, exclude)
     with _resume_hint(out), TrainingDisplay() as display:
         progress = run(
             settings,
-            captioned,
+            captioned.get("", captioned),
             out,
             resume=resume,
             device=device,
             workers=workers,
             cache=cache,
+            inputs=inputs,
+            start=start,
             teachers=teacher or (),
             regions=regions,
             on_event=display,
@@ -109,6 +153,17 @@ def train(
             f"{printable(out)}: best {settings.training.select} on dev {progress.best:.1f} at epoch "
             f"{progress.best_epoch + 1}, {progress.step} steps in {progress.seconds:.0f} s"
         )
+
+
+def _without(data: Mapping[str, Dataset], exclude: Sequence[Path]) -> dict[str, Dataset]:
+    """The data sets without the training images that these files name."""
+    from saywhy.data.overlap import read_names
+
+    names = {name for path in exclude for name in read_names(path)}
+    known = {image.name for dataset in data.values() for image in dataset.images}
+    if names - known:
+        raise UserError(f"--exclude: no data set has an image {min(names - known)}; check --data and the file")
+    return {name: dataset.without({image.name for image in dataset.images} & names) for name, dataset in data.items()}
 
 
 def _changes(seed: int | None, weights: str | None, epochs: int | None) -> dict[str, Any]:
@@ -175,6 +230,11 @@ class TrainingDisplay:
         if "encode" not in self.tasks:
             self._line(f"encoding {event['total']:,} images with the frozen encoder, for the feature cache")
         self._update("encode", event["total"], event["done"])
+
+    def _load(self, event: dict[str, Any]) -> None:
+        if "load" not in self.tasks:
+            self._line(f"reading {event['total']:,} images into the device's memory")
+        self._update("load", event["total"], event["done"])
 
     def _start(self, event: dict[str, Any]) -> None:
         action = f"resuming at step {event['step']:,}" if event["step"] else "training"

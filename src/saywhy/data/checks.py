@@ -1,12 +1,15 @@
-"""Check a data set before training: images that are missing, unreadable, unusual or in two splits."""
+"""Check data before training: images that are missing, unreadable, unusual or in two splits.
+
+`check` opens every image of a data set and reports all it finds. The other functions look at names and files only,
+and raise a `UserError` before a training run begins.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +17,8 @@ from saywhy.cache import content_key
 from saywhy.data.datasets import ANY_SPLIT, SPLITS, CaptionedImage, Dataset
 from saywhy.data.images import Header, image_header, open_image
 from saywhy.data.tokenizer import MARKERS, Vocabulary, tokenize
-from saywhy.errors import UnreadableImage
+from saywhy.data.worker_pool import Progress, map_in_workers
+from saywhy.errors import UnreadableImage, UserError
 
 SMALL_SIDE = 64
 """Images with a shorter side are reported as odd: they have too little detail."""
@@ -22,8 +26,8 @@ SMALL_SIDE = 64
 LONG_RATIO = 4.0
 """Images with a larger aspect ratio are reported as odd: a centre crop loses most of them."""
 
-Progress = Callable[[int, int], None]
-"""Called with the number of images done and the number of all images."""
+MAX_MISSING = 0.01
+"""Largest share of a split's images that may be missing in training."""
 
 
 @dataclass(frozen=True)
@@ -137,22 +141,26 @@ def check(
     *,
     vocabulary_min_count: int = 5,
     open_all: bool = True,
+    workers: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Check a data set's captions and, with `open_all`, decode and compare all its images."""
-    tokens = [(image.split, tokenize(caption)) for image in dataset.images for caption in image.captions]
-    vocabulary, coverage = _vocabulary(tokens, vocabulary_min_count)
-    inspected = list(_inspect_all(dataset.images, open_all, progress or (lambda done, total: None)))
+    """Check a data set's captions and, with `open_all`, decode and compare all its images in worker processes."""
+    vocabulary = _vocabulary(dataset, vocabulary_min_count)
+    lengths, coverage = _caption_statistics(dataset, vocabulary)
+    if open_all:
+        inspected = list(map_in_workers(_inspect, dataset.images, workers, progress))
+    else:
+        inspected = [_inspect_path(image) for image in dataset.images]
     headers = [(item.image.name, item.header) for item in inspected if item.header]
     shared, duplicates = _identical(inspected)
     return Report(
         name=dataset.name,
         root=str(dataset.root),
         images=len(dataset.images),
-        captions=len(tokens),
+        captions=sum(lengths.values()),
         splits=dataset.splits,
         captions_per_image=Distribution.of(len(image.captions) for image in dataset.images),
-        caption_lengths=Distribution.of(len(caption) for _, caption in tokens),
+        caption_lengths=Distribution.of(lengths.elements()),
         vocabulary=len(vocabulary) - len(MARKERS),
         vocabulary_min_count=vocabulary_min_count,
         coverage=coverage,
@@ -179,15 +187,6 @@ class _Inspected:
     content: str = ""
 
 
-def _inspect_all(images: Sequence[CaptionedImage], open_all: bool, progress: Progress) -> Iterator[_Inspected]:
-    inspect = _inspect if open_all else _inspect_path
-    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:  # decoders release the GIL
-        step = 64  # few at a time, so that Ctrl-C does not wait for all
-        for start in range(0, len(images), step):
-            yield from pool.map(inspect, images[start : start + step])
-            progress(min(start + step, len(images)), len(images))
-
-
 def _inspect_path(image: CaptionedImage) -> _Inspected:
     return _Inspected(image, missing=not image.path.is_file())
 
@@ -203,19 +202,34 @@ def _inspect(image: CaptionedImage) -> _Inspected:
         return _Inspected(image, error=str(error))
 
 
-def _vocabulary(captions: Iterable[tuple[str, list[str]]], min_count: int) -> tuple[Vocabulary, dict[str, Coverage]]:
-    by_split: dict[str, list[list[str]]] = defaultdict(list)
-    for split, tokens in captions:
-        by_split[split].append(tokens)
-    vocabulary = Vocabulary.build(by_split["train"] or by_split[ANY_SPLIT], min_count=min_count)
-    coverage = {split: _coverage(vocabulary, by_split[split]) for split in (*SPLITS, ANY_SPLIT) if by_split[split]}
-    return vocabulary, coverage
+def _vocabulary(dataset: Dataset, min_count: int) -> Vocabulary:
+    """The words of train; of all images if no split is named."""
+    split = "train" if "train" in dataset.splits else ANY_SPLIT
+    captions = (caption for image in dataset.images if image.split == split for caption in image.captions)
+    return Vocabulary.build(map(tokenize, captions), min_count=min_count)
 
 
-def _coverage(vocabulary: Vocabulary, captions: list[list[str]]) -> Coverage:
-    known = [[word in vocabulary for word in caption] for caption in captions]
-    tokens = sum(map(len, known))
-    return Coverage(sum(map(sum, known)) / max(1, tokens), sum(map(all, known)) / len(known))
+def _caption_statistics(dataset: Dataset, vocabulary: Vocabulary) -> tuple[Counter[int], dict[str, Coverage]]:
+    """Captions per length in words, and coverage per split; tokenises again instead of keeping all words."""
+    lengths: Counter[int] = Counter()
+    tokens: Counter[str] = Counter()
+    known_tokens: Counter[str] = Counter()
+    captions: Counter[str] = Counter()
+    known_captions: Counter[str] = Counter()
+    for image in dataset.images:
+        for caption in image.captions:
+            words = tokenize(caption)
+            known = sum(word in vocabulary for word in words)
+            lengths[len(words)] += 1
+            tokens[image.split] += len(words)
+            known_tokens[image.split] += known
+            captions[image.split] += 1
+            known_captions[image.split] += known == len(words)
+    splits = [split for split in (*SPLITS, ANY_SPLIT) if captions[split]]
+    return lengths, {
+        split: Coverage(known_tokens[split] / max(1, tokens[split]), known_captions[split] / captions[split])
+        for split in splits
+    }
 
 
 def _oddity(header: Header) -> str:
@@ -249,3 +263,75 @@ def _counted(problem: str, names: Sequence[str]) -> str:
         return ""
     examples = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
     return f"{problem}: {len(names)} ({examples})"
+
+
+def require_different_data(datasets: Sequence[Dataset]) -> None:
+    """Raise a `UserError` if a data set is given twice: the same folder, with some of the same images."""
+    paths_of: dict[str, set[str]] = {}
+    for dataset in datasets:
+        root = os.path.realpath(dataset.root)
+        paths = {os.path.abspath(image.path) for image in dataset.images}
+        if paths & paths_of.get(root, set()):
+            raise UserError(f"{dataset.root}: this data set is given twice; name it once")
+        paths_of[root] = paths_of.get(root, set()) | paths
+
+
+def require_separate_splits(datasets: Sequence[Dataset]) -> None:
+    """Raise a `UserError` if an image of train is also in dev or test, of the same data set or of another.
+
+    Found are the same name in one data set, the same file, also through links, and copies that kept their name.
+    Copies under other names are found by `check`, and changed ones by `saywhy data overlap`.
+    """
+    records = [(number, image) for number, dataset in enumerate(datasets) for image in dataset.images]
+    evaluation: dict[tuple, list[tuple[int, CaptionedImage]]] = defaultdict(list)
+    for number, image in records:
+        if image.split in ("dev", "test"):
+            for key in _image_keys(image, number):
+                evaluation[key].append((number, image))
+    shared = []
+    for number, image in records:
+        if image.split == "train" and (same := _same_image(image, _image_keys(image, number), evaluation)):
+            shared.append((image, datasets[number].name, same[1], datasets[same[0]].name))
+    if shared:
+        image, name, other, other_name = shared[0]
+        more = f", and {len(shared) - 1} more" if len(shared) > 1 else ""
+        raise UserError(
+            f"train shares images with dev or test: {image.name} of {name} is in train, and it is {other.name} in "
+            f"{other.split} of {other_name}{more}; correct the splits, or leave such images out with --exclude FILE"
+        )
+
+
+def require_images(split: Dataset) -> None:
+    """Raise a `UserError` if more than 1 % of the images of a split, and more than one, do not exist."""
+    missing = [image for image in split.images if not os.path.isfile(image.path)]
+    if not missing:
+        return
+    first = missing[0]
+    if len(missing) == len(split):
+        raise UserError(f"none of the {len(split)} images of {first.split} exists, such as {first.path}")
+    if len(missing) <= max(1, MAX_MISSING * len(split)):
+        return
+    raise UserError(
+        f"{len(missing)} of the {len(split)} images of {first.split} do not exist, such as {first.path}; "
+        "complete the image folder, or name another with --images DIR"
+    )
+
+
+def _image_keys(image: CaptionedImage, dataset: int) -> list[tuple]:
+    """Keys that two records of one image share; two copies, and perhaps two other images, share the last."""
+    keys: list[tuple] = [("name", dataset, image.name)]
+    try:
+        status = os.stat(image.path)
+    except OSError:
+        return keys
+    return [*keys, ("file", status.st_dev, status.st_ino), ("copy", image.path.name, status.st_size)]
+
+
+def _same_image(
+    image: CaptionedImage, keys: list[tuple], records: dict[tuple, list[tuple[int, CaptionedImage]]]
+) -> tuple[int, CaptionedImage] | None:
+    for key in keys:
+        for number, other in records.get(key, ()):
+            if key[0] != "copy" or content_key(image.path) == content_key(other.path):
+                return number, other
+    return None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -84,6 +85,15 @@ class Dataset:
                 'give every image a "split", or use one file per split, such as captions_train.json'
             )
         return self.split("train"), self.split("dev")
+
+    def without(self, names: Collection[str]) -> Dataset:
+        """The data set with these images left out of train; a `UserError` if it has no image of such a name."""
+        if unknown := set(names) - {image.name for image in self.images}:
+            example = f"{min(unknown)!r}" + (f" and {len(unknown) - 1} others" if len(unknown) > 1 else "")
+            raise UserError(f"{self.root}: it has no image {example}; check the list of images to leave out")
+        omitted = set(names)
+        images = tuple(image for image in self.images if image.split != "train" or image.name not in omitted)
+        return replace(self, images=images)
 
 
 def digest(*datasets: Dataset) -> str:

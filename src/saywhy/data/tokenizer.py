@@ -219,6 +219,18 @@ def _spell(token: str) -> tuple[str, ...]:
     return (word,)
 
 
+SPACED_CLITIC = re.compile(r" (n't|'(?:s|m|d|ll|re|ve)?)(?= |$)")
+
+
+def as_text(words: Sequence[str]) -> str:
+    """Words as a sentence: the tokeniser's clitics are joined to the word before them.
+
+    >>> as_text(["a", "man", "'s", "dog", "does", "n't", "bark"])
+    "a man's dog doesn't bark"
+    """
+    return SPACED_CLITIC.sub(r"\1", " ".join(words))
+
+
 class Vocabulary:
     """Words and their token ids; the four markers are first, then the markers of styles, if there are any.
 

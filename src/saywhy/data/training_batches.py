@@ -3,12 +3,15 @@
 A batch is a list of (image, caption) pairs of indices. An image is loaded and encoded once, however many of its
 captions are in the batch. The order depends only on the seed and the epoch, so a resumed run continues with the same
 batches as an uninterrupted one.
+
+`Batches` makes the tensors of a batch from files, in worker processes. `ResidentBatches` gathers them from tables in
+the device's memory, padded to one shape for all batches, which a GPU needs to run at its speed.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
@@ -24,7 +27,8 @@ Pair = tuple[int, int]
 """Index of an image, and of one of its captions."""
 TokenIds = Sequence[Sequence[Sequence[int]]]
 """Token ids of all captions, by image, caption and position."""
-Sampler = Callable[[TokenIds, int, np.random.Generator], list[list[Pair]]]
+Sampler = Callable[[TokenIds, Sequence[int], int, np.random.Generator], list[list[Pair]]]
+"""(token ids, images of the epoch, size, random numbers) ↦ batches. An image may be in an epoch more than once."""
 samplers: Registry[Sampler] = Registry("kind of batches")
 
 SIDES = ("left", "right")
@@ -32,19 +36,23 @@ SIDES = ("left", "right")
 
 
 @samplers.register("images")
-def image_batches(captions: TokenIds, size: int, random: np.random.Generator) -> list[list[Pair]]:
+def image_batches(
+    captions: TokenIds, images: Sequence[int], size: int, random: np.random.Generator
+) -> list[list[Pair]]:
     """Batches of `size` images with all their captions, padded to the longest; the last batch may be smaller."""
-    order = random.permutation(len(captions)).tolist()
+    order = [images[position] for position in random.permutation(len(images)).tolist()]
     batches = [order[start : start + size] for start in range(0, len(order), size)]
     return [[(image, caption) for image in batch for caption in range(len(captions[image]))] for batch in batches]
 
 
 @samplers.register("equal-length")
-def equal_length_batches(captions: TokenIds, size: int, random: np.random.Generator) -> list[list[Pair]]:
+def equal_length_batches(
+    captions: TokenIds, images: Sequence[int], size: int, random: np.random.Generator
+) -> list[list[Pair]]:
     """Batches of `size` captions of equal length, which need no padding, as in *Show, attend and tell*."""
     by_length: dict[int, list[Pair]] = defaultdict(list)
-    for image, image_captions in enumerate(captions):
-        for caption, tokens in enumerate(image_captions):
+    for image in images:
+        for caption, tokens in enumerate(captions[image]):
             by_length[len(tokens)].append((image, caption))
     batches = []
     for length in sorted(by_length):
@@ -60,10 +68,12 @@ class Batch:
     Attributes:
         inputs: images (P, 3, S, S) uint8, or their features (P, L, D) from a cache or a file of regions.
         may_flip: (P,) whether the captions stay correct if the image is flipped horizontally.
-        tokens: (N, T) token ids from `<start>` to `<end>`, padded.
+        tokens: (N, T) token ids from `<start>` to `<end>`, padded; the longest captions come first.
         image_index: (N,) which of the P images each caption belongs to.
         unreadable: error lines of images that could not be read; their captions are padding and add nothing to a loss.
         boxes: (P, R, 4) of each image's regions, padded with zeros; None on a grid.
+        active: for each of the T − 1 words that are read, how many captions, from the first, predict a word after it;
+            at first all N (see `captioners.base.active_rows`).
     """
 
     inputs: Tensor
@@ -72,6 +82,7 @@ class Batch:
     image_index: Tensor
     unreadable: tuple[str, ...] = ()
     boxes: Tensor | None = None
+    active: tuple[int, ...] | None = None
 
     def to(self, device: torch.device) -> Self:
         """The same batch on another device."""
@@ -110,6 +121,8 @@ class Batches(TorchDataset):
         vocabulary: their token ids.
         inputs: the images or features.
         boxes: the region boxes; None on a grid.
+        styles: the style of each image's captions; None for a vocabulary without styles.
+        weights: how often each image is in an epoch; None for once.
     """
 
     def __init__(
@@ -118,15 +131,31 @@ class Batches(TorchDataset):
         vocabulary: Vocabulary,
         inputs: Inputs,
         boxes: Boxes | None = None,
+        styles: Sequence[str] | None = None,
+        weights: Sequence[float] | None = None,
     ) -> None:
-        self.token_ids = [[vocabulary.encode(tokens) for tokens in image] for image in captions]
+        styles = styles or [""] * len(captions)
+        self.token_ids = [
+            [vocabulary.encode(tokens, style) for tokens in image]
+            for image, style in zip(captions, styles, strict=True)
+        ]
         self.may_flip = [not any(token in SIDES for tokens in image for token in tokens) for image in captions]
         self.inputs = inputs
         self.boxes = boxes
+        self.weights = np.array(weights) if weights and set(weights) != {1.0} else None
 
     def order(self, kind: str, size: int, seed: int, epoch: int) -> list[list[Pair]]:
         """The batches of an epoch."""
-        return samplers[kind](self.token_ids, size, np.random.default_rng((seed, epoch)))
+        random = np.random.default_rng((seed, epoch))
+        return samplers[kind](self.token_ids, self._images(random), size, random)
+
+    def _images(self, random: np.random.Generator) -> Sequence[int]:
+        """The images of an epoch: an image of weight 2.3 is in it twice, and with probability 0.3 a third time."""
+        count = len(self.token_ids)
+        if self.weights is None:
+            return range(count)
+        times = np.floor(self.weights + random.random(count)).astype(int)
+        return np.repeat(np.arange(count), times).tolist()
 
     def __getitem__(self, pairs: Sequence[Pair]) -> Batch:
         if not pairs:  # a process without a part of a small batch still takes part in the step, with padding only
@@ -135,11 +164,15 @@ class Batches(TorchDataset):
         images = sorted({image for image, _ in pairs})
         row_of = {image: row for row, image in enumerate(images)}
         inputs, errors = self.inputs.rows(images)
-        captions = [self.token_ids[image][caption] for image, caption in pairs]
-        tokens = torch.full((len(pairs), max(map(len, captions))), PAD)
-        for row, ((image, _), caption) in enumerate(zip(pairs, captions, strict=True)):
-            if not errors[row_of[image]]:
-                tokens[row, : len(caption)] = torch.tensor(caption)
+        captions = [
+            [] if errors[row_of[image]] else self.token_ids[image][caption] for image, caption in pairs
+        ]  # no words of an unreadable image
+        longest_first = sorted(range(len(pairs)), key=lambda row: -len(captions[row]))
+        pairs, captions = [pairs[row] for row in longest_first], [captions[row] for row in longest_first]
+        width = max(len(self.token_ids[image][caption]) for image, caption in pairs)
+        tokens = torch.full((len(pairs), width), PAD)
+        for row, caption in enumerate(captions):
+            tokens[row, : len(caption)] = torch.tensor(caption, dtype=torch.long)
         return Batch(
             inputs=torch.from_numpy(inputs),
             may_flip=torch.tensor([self.may_flip[image] for image in images]),
@@ -147,6 +180,90 @@ class Batches(TorchDataset):
             image_index=torch.tensor([row_of[image] for image, _ in pairs], dtype=torch.long),
             unreadable=tuple(error for error in errors if error),
             boxes=torch.from_numpy(self.boxes.rows(images)) if self.boxes else None,
+            active=active_captions(np.array([len(caption) for caption in captions]), width),
+        )
+
+
+def active_captions(lengths: np.ndarray, width: int) -> tuple[int, ...]:
+    """`Batch.active` of captions with these numbers of tokens, markers included, in a batch `width` tokens wide.
+
+    >>> active_captions(np.array([5, 4, 3]), 5)
+    (3, 3, 2, 1)
+    """
+    counts = [int((lengths > position).sum()) for position in range(1, width)]
+    return (len(lengths), *(max(count, 1) for count in counts[1:]))
+
+
+class ResidentBatches:
+    """Makes a `Batch` from tables in the device's memory, all of one shape.
+
+    A batch is planned on the host (`plan`: which rows of the tables, as numbers) and gathered on the device (`gather`).
+    The shape, `images` and `active`, must hold every batch that is planned; `fit` enlarges it. Padding is captions
+    without words, which add nothing to a loss.
+
+    Args:
+        batches: the captions, and which images may be flipped.
+        inputs: the images or features of all images, on the device.
+        errors: an error line for each image that could not be read.
+    """
+
+    MULTIPLE = 64
+    """Numbers of captions are rounded up to multiples of this, so that few batches need a larger shape."""
+
+    def __init__(self, batches: Batches, inputs: Tensor, errors: Mapping[int, str]) -> None:
+        self.inputs = inputs
+        self.may_flip = torch.tensor(batches.may_flip, device=inputs.device)
+        captions = [[] if n in errors else tokens for n, image in enumerate(batches.token_ids) for tokens in image]
+        self.lengths = np.array([len(tokens) for tokens in captions] + [0])
+        self.first = np.cumsum([0] + [len(image) for image in batches.token_ids])
+        table = np.full((len(captions) + 1, self.lengths.max()), PAD)
+        for row, tokens in enumerate(captions):
+            table[row, : len(tokens)] = tokens
+        self.tokens = torch.from_numpy(table).to(inputs.device)
+        self.images = 0
+        self.active: tuple[int, ...] = ()
+
+    def fit(self, batches: Sequence[Sequence[Pair]]) -> None:
+        """Enlarge the shape, where needed, to hold these batches."""
+        for pairs in batches:
+            images, rows = self._rows(pairs)
+            lengths = self.lengths[rows]
+            active = [self._rounded(count) for count in active_captions(lengths, max(lengths.max(), 2))]
+            self.images = max(self.images, len(np.unique(images)))
+            longest = max(len(active), len(self.active))
+            both = (np.pad(np.array(counts, int), (0, longest - len(counts))) for counts in (active, self.active))
+            self.active = tuple(np.maximum(*both).tolist())
+
+    def _rounded(self, count: int) -> int:
+        return -(-count // self.MULTIPLE) * self.MULTIPLE
+
+    def _rows(self, pairs: Sequence[Pair]) -> tuple[np.ndarray, np.ndarray]:
+        images, captions = np.array(pairs).T
+        return images, self.first[images] + captions
+
+    def plan(self, pairs: Sequence[Pair]) -> np.ndarray:
+        """The rows of the tables that a batch needs: its images, its captions, and the image of each caption."""
+        images, rows = self._rows(pairs)
+        own_images, image_index = np.unique(images, return_inverse=True)
+        longest_first = np.argsort(-self.lengths[rows], kind="stable")
+        padding = self.active[0] - len(rows)
+        return np.concatenate(
+            [
+                np.pad(own_images, (0, self.images - len(own_images))),
+                np.pad(rows[longest_first], (0, padding), constant_values=len(self.lengths) - 1),
+                np.pad(image_index[longest_first], (0, padding)),
+            ]
+        )
+
+    def gather(self, plan: Tensor) -> Batch:
+        """The batch of a plan on the device; tensor operations only."""
+        images, rows, image_index = plan.split([self.images, self.active[0], self.active[0]])
+        return Batch(
+            inputs=self.inputs[images],
+            may_flip=self.may_flip[images],
+            tokens=self.tokens[rows, : len(self.active) + 1],
+            image_index=image_index,
+            active=self.active,
         )
 
 

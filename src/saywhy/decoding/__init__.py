@@ -1,7 +1,8 @@
 """Decoding: from image features to captions, by beam search, greedy decoding or sampling."""
 
+from saywhy.data.tokenizer import as_text
 from saywhy.decoding.beam import beam_search
-from saywhy.decoding.caption import Caption, as_text
+from saywhy.decoding.caption import Caption
 from saywhy.decoding.config import Decoding, Hypothesis, decode, decoding_methods
 from saywhy.decoding.sampling import greedy, sample
 

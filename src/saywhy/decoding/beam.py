@@ -24,10 +24,10 @@ from saywhy.encoders.base import Features
 
 @decoding_methods.register("beam")
 def best_of_beam(
-    captioner: Captioner, features: Features, decoding: Decoding, indices: Sequence[int]
+    captioner: Captioner, features: Features, decoding: Decoding, indices: Sequence[int], start: int
 ) -> list[Hypothesis]:
     """The best caption of each image that beam search finds."""
-    return [hypotheses[0] for hypotheses in beam_search(captioner, features, decoding)]
+    return [hypotheses[0] for hypotheses in beam_search(captioner, features, decoding, start)]
 
 
 @dataclass
@@ -73,20 +73,23 @@ class _SearchStep:
         return None if beta is None else _scatter(beta, self.rows, images * k).unflatten(0, (images, k))
 
 
-def beam_search(captioner: Captioner, features: Features, decoding: Decoding) -> list[list[Hypothesis]]:
-    """Up to `beam` captions per image, the best first."""
+def beam_search(
+    captioner: Captioner, features: Features, decoding: Decoding, start: int = START
+) -> list[list[Hypothesis]]:
+    """Up to `beam` captions per image, the best first; they begin with the token `start`."""
     images, k, device = len(features), decoding.beam, captioner.device
     live = torch.full((images, k), -torch.inf, device=device)
     live[:, 0] = 0  # one empty caption per image, not k equal ones
     first_row = torch.arange(images, device=device)[:, None] * k  # (B, 1)
     rows = first_row.flatten()  # those of the B · k beams that can still win; the others are not computed
     tokens = torch.empty(images * k, 0, dtype=torch.long, device=device)
-    last = torch.full((images,), START, device=device)
+    last = torch.full((images,), start, device=device)
     state, pool, steps = captioner.start(features), _Pool.empty(live), list[_SearchStep]()
 
     for words in range(decoding.max_words + 1):
         step = captioner.step(last, state)
-        raw = _scatter(finite_log_probabilities(step.logits), rows, images * k).view(images, k, -1)
+        log_p = finite_log_probabilities(step.logits, captioner.styles)
+        raw = _scatter(log_p, rows, images * k).view(images, k, -1)
         total = live[..., None] + constrained(raw.flatten(0, 1), tokens, decoding).view_as(raw)  # (B, k, V)
         pool.add(decoding.score(total[..., END], words), words)
         total[..., END] = -torch.inf

@@ -6,7 +6,6 @@ import base64
 import html
 import io
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,11 +14,10 @@ import numpy as np
 from PIL import Image
 
 from saywhy.data.regions import has_area
-from saywhy.data.tokenizer import Vocabulary
+from saywhy.data.tokenizer import SPACED_CLITIC, Vocabulary, as_text
 from saywhy.decoding.config import Hypothesis
 from saywhy.encoders.base import Features
 
-CLITIC = re.compile(r" (n't|'(?:s|m|d|ll|re|ve)?)(?= |$)")
 _HTML_SIDE = 320  # longest side of the image in a notebook
 
 
@@ -37,8 +35,12 @@ class Caption:
         boxes: (L, 4) left, top, right, bottom of the L features as fractions of `crop`, if they are regions.
         source: the path of the image; empty if it has none.
         model: the name of the model.
+        style: the style of the caption; empty for a model without styles.
         risks: the probability that each word is hallucinated, None for words that name no object; None if the risks
             were not computed.
+        familiarity: the share of photographs that are less like the training photographs than this image; None if
+            the model has no familiarity model.
+        familiar: whether the familiarity is not below its threshold.
         image: the image, for `show`.
         crop: the part of `image` that the encoder gets: left, top, right, bottom.
     """
@@ -52,7 +54,10 @@ class Caption:
     boxes: np.ndarray | None = field(default=None, repr=False)
     source: str = ""
     model: str = ""
+    style: str = ""
     risks: tuple[float | None, ...] | None = None
+    familiarity: float | None = None
+    familiar: bool | None = None
     image: Image.Image | None = field(default=None, repr=False, compare=False)
     crop: tuple[float, float, float, float] | None = field(default=None, repr=False)
 
@@ -77,13 +82,18 @@ class Caption:
     @property
     def text_with_risks(self) -> str:
         """The caption as a sentence, with its risk after each object word."""
+        return " ".join(word if risk is None else f"{word} ({risk:.0%})" for word, risk in self.words_with_risks)
+
+    @property
+    def words_with_risks(self) -> list[tuple[str, float | None]]:
+        """The words as in `text`, separated by spaces, each with its risk."""
         parts: list[tuple[str, float | None]] = []
         for word, risk in zip(self.words, self._risk_per_word, strict=True):
-            if parts and CLITIC.fullmatch(f" {word}"):  # "the dog's (12%) ball"
+            if parts and SPACED_CLITIC.fullmatch(f" {word}"):  # "the dog's (12%) ball"
                 parts[-1] = parts[-1][0] + word, parts[-1][1]
             else:
                 parts.append((word, risk))
-        return " ".join(word if risk is None else f"{word} ({risk:.0%})" for word, risk in parts)
+        return parts
 
     @property
     def _risk_per_word(self) -> Sequence[float | None]:
@@ -103,6 +113,8 @@ class Caption:
             "words": words,
             "score": round(self.score, 6),
             "model": self.model,
+            **({"style": self.style} if self.style else {}),
+            **({} if self.familiarity is None else {"familiarity": self.familiarity, "familiar": self.familiar}),
         }
 
     def show(self) -> Image.Image:
@@ -115,7 +127,7 @@ class Caption:
         """The caption in a notebook: the image, and the words with their probability and risk as tooltips."""
         spans = []
         for word, logprob, risk in zip(self.words, self.logprobs, self._risk_per_word, strict=True):
-            space = "" if CLITIC.fullmatch(f" {word}") else " "
+            space = "" if SPACED_CLITIC.fullmatch(f" {word}") else " "
             spans.append(f'{space}<span title="{_tooltip(logprob, risk)}">{html.escape(word)}</span>')
         sentence = "".join(spans).strip()
         image = "" if self.image is None else f'<img src="{_data_url(self.image)}" alt="{html.escape(self.source)}">'
@@ -135,12 +147,3 @@ def _data_url(image: Image.Image) -> str:
     small.thumbnail((_HTML_SIDE, _HTML_SIDE))
     small.save(buffer, "PNG")
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
-
-
-def as_text(words: Sequence[str]) -> str:
-    """Words as a sentence: the tokeniser's clitics are joined to the word before them.
-
-    >>> as_text(["a", "man", "'s", "dog", "does", "n't", "bark"])
-    "a man's dog doesn't bark"
-    """
-    return CLITIC.sub(r"\1", " ".join(words))

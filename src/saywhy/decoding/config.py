@@ -1,16 +1,17 @@
 """Decoding settings, the constraints that every decoding method applies, and `decode`, which runs a method.
 
-A method is a function (captioner, features, decoding, indices) → one `Hypothesis` per image, registered by name:
+A method is a function (captioner, features, decoding, indices, start) → one `Hypothesis` per image, registered by name;
+`start` is the token that captions begin with:
 
     @decoding_methods.register("greedy")
-    def greedy(captioner, features, decoding, indices): ...
+    def greedy(captioner, features, decoding, indices, start): ...
 """
 
 from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from saywhy.captioners.base import Captioner
-from saywhy.data.tokenizer import END, PAD, START, UNK
+from saywhy.data.tokenizer import END, MARKERS, PAD, START, UNK, Vocabulary
 from saywhy.encoders.base import Features
 from saywhy.errors import UserError, did_you_mean
 from saywhy.registry import Registry
@@ -44,6 +45,7 @@ class Decoding:
         top_k: sample from the k most probable words; 0 turns it off.
         top_p: sample from the smallest set of words with this probability mass (nucleus sampling); 1 turns it off.
         seed: of the random numbers of sampling.
+        style: the style of the captions, for a model with styles; "" is its first one.
     """
 
     method: str = "beam"
@@ -57,6 +59,7 @@ class Decoding:
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
+    style: str = ""
 
     WHOLE_NUMBERS: ClassVar[Mapping[str, tuple[int, int]]] = {
         "beam": (1, 1000),
@@ -72,7 +75,7 @@ class Decoding:
     }
 
     def __post_init__(self) -> None:
-        for name in ("method", "attention"):
+        for name in ("method", "attention", "style"):
             _require_type(name, getattr(self, name), str, "text")
         _ = decoding_methods[self.method]
         if self.attention not in ATTENTION_MODES:
@@ -109,6 +112,14 @@ class Decoding:
                 raise UserError(f"unknown decoding setting {name!r}: {did_you_mean(name, cls.__dataclass_fields__)}")
         return cls(**renamed)
 
+    def with_style_of(self, vocabulary: Vocabulary) -> Decoding:
+        """The settings with the style's name in place of "", for a model with styles; else unchanged.
+
+        A style that the model does not have is a `UserError`.
+        """
+        vocabulary.start(self.style)
+        return replace(self, style=vocabulary.styles[0]) if vocabulary.styles and not self.style else self
+
     def __str__(self) -> str:
         """The settings as signatures write them.
 
@@ -122,7 +133,8 @@ class Decoding:
         min_words = f",min{self.min_words}" if self.min_words > 1 else ""
         no_repeat = ",norepeat3" if self.no_repeat else ""
         attention = f",{self.attention}" if self.attention != "expected" else ""
-        return f"{method},length{self.length_penalty:g}{min_words},max{self.max_words}{no_repeat}{attention}"
+        style = f",style:{self.style}" if self.style else ""
+        return f"{method},length{self.length_penalty:g}{min_words},max{self.max_words}{no_repeat}{attention}{style}"
 
     def score(self, log_probability: Tensor, words: int) -> Tensor:
         """The length-normalised score, log p / length^a, of captions of this many words and `<end>`."""
@@ -153,37 +165,48 @@ class Hypothesis:
     beta: np.ndarray | None
 
 
-Method: TypeAlias = Callable[[Captioner, Features, Decoding, Sequence[int]], list[Hypothesis]]
+Method: TypeAlias = Callable[[Captioner, Features, Decoding, Sequence[int], int], list[Hypothesis]]
 
 decoding_methods: Registry[Method] = Registry("decoding method")
 
 
 @torch.inference_mode()
 def decode(
-    captioner: Captioner, features: Features, decoding: Decoding, indices: Sequence[int] | None = None
+    captioner: Captioner,
+    features: Features,
+    decoding: Decoding,
+    indices: Sequence[int] | None = None,
+    start: int = START,
 ) -> list[Hypothesis]:
     """One caption per image, as token numbers. The captioner should be in evaluation mode.
 
     `indices` are the positions of the B images among all images of the call, 0 … B − 1 if not given. Sampling seeds
     an image's random numbers by its index, so that its caption does not depend on the other images of its batch.
+    `start` is the token that captions begin with: `Vocabulary.start` of the style, for a captioner with styles.
     """
     indices = range(len(features)) if indices is None else indices
     if len(indices) != len(features):
         raise ValueError(f"{len(indices)} indices for features of {len(features)} images")
+    if start not in (range(len(MARKERS), len(MARKERS) + captioner.styles) if captioner.styles else (START,)):
+        raise ValueError(f"a captioner with {captioner.styles} styles cannot begin a caption with token {start}")
     with captioner.using_attention(decoding.attention):
-        return decoding_methods[decoding.method](captioner, features, decoding, indices)
+        return decoding_methods[decoding.method](captioner, features, decoding, indices, start)
 
 
-def log_probabilities(logits: Tensor) -> Tensor:
-    """log p over the words a caption may contain, (…, V): the softmax leaves out `<unk>`, `<pad>` and `<start>`."""
+def log_probabilities(logits: Tensor, styles: int = 0) -> Tensor:
+    """log p over the words a caption may contain, (…, V).
+
+    The softmax leaves out `<unk>`, `<pad>`, `<start>` and the markers of a captioner's `styles`.
+    """
     logits = logits.float().clone()
     logits[..., [PAD, START, UNK]] = -torch.inf
+    logits[..., len(MARKERS) : len(MARKERS) + styles] = -torch.inf
     return logits.log_softmax(dim=-1)
 
 
-def finite_log_probabilities(logits: Tensor) -> Tensor:
+def finite_log_probabilities(logits: Tensor, styles: int = 0) -> Tensor:
     """`log_probabilities` of logits (R, V); a `UserError` where the model's logits are NaN or infinite."""
-    log_p = log_probabilities(logits)
+    log_p = log_probabilities(logits, styles)
     if log_p[:, END].isnan().any():  # the softmax spreads a NaN over its whole row
         raise UserError(
             "the model's logits are not finite (NaN or infinity): its weights are damaged or overflow; load another "

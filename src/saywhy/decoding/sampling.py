@@ -9,19 +9,23 @@ import torch
 from torch import Tensor
 
 from saywhy.captioners.base import Attention, Captioner
-from saywhy.data.tokenizer import END, START
+from saywhy.data.tokenizer import END
 from saywhy.decoding.config import Decoding, Hypothesis, constrained, decoding_methods, finite_log_probabilities
 from saywhy.encoders.base import Features
 
 
 @decoding_methods.register("greedy")
-def greedy(captioner: Captioner, features: Features, decoding: Decoding, indices: Sequence[int]) -> list[Hypothesis]:
+def greedy(
+    captioner: Captioner, features: Features, decoding: Decoding, indices: Sequence[int], start: int
+) -> list[Hypothesis]:
     """The most probable word at each step."""
-    return _decode_word_by_word(captioner, features, decoding, lambda log_p: log_p.argmax(dim=-1))
+    return _decode_word_by_word(captioner, features, decoding, start, lambda log_p: log_p.argmax(dim=-1))
 
 
 @decoding_methods.register("sample")
-def sample(captioner: Captioner, features: Features, decoding: Decoding, indices: Sequence[int]) -> list[Hypothesis]:
+def sample(
+    captioner: Captioner, features: Features, decoding: Decoding, indices: Sequence[int], start: int
+) -> list[Hypothesis]:
     """Draw each word from the model's distribution, changed by temperature, top_k and top_p.
 
     Every image has its own random numbers, seeded by (seed, index) and drawn on the CPU: its caption depends neither
@@ -33,7 +37,7 @@ def sample(captioner: Captioner, features: Features, decoding: Decoding, indices
         logits = filter_top_k_top_p(log_p / decoding.temperature, decoding.top_k, decoding.top_p)
         return inverse_cdf(logits.softmax(dim=-1), next(draws))
 
-    return _decode_word_by_word(captioner, features, decoding, draw)
+    return _decode_word_by_word(captioner, features, decoding, start, draw)
 
 
 def _uniforms(seed: int, indices: Sequence[int], steps: int) -> Tensor:
@@ -63,17 +67,17 @@ def filter_top_k_top_p(logits: Tensor, top_k: int, top_p: float) -> Tensor:
 
 
 def _decode_word_by_word(
-    captioner: Captioner, features: Features, decoding: Decoding, choose: Callable[[Tensor], Tensor]
+    captioner: Captioner, features: Features, decoding: Decoding, start: int, choose: Callable[[Tensor], Tensor]
 ) -> list[Hypothesis]:
     """Captions whose every word is `choose(log_p)`, (R, V) → (R,); rows go on until all have ended."""
     rows = len(features)
-    token = torch.full((rows,), START, device=captioner.device)
+    token = torch.full((rows,), start, device=captioner.device)
     tokens = torch.empty(rows, 0, dtype=torch.long, device=captioner.device)
     ended = torch.zeros(rows, dtype=torch.bool, device=captioner.device)
     state, logprobs, attentions = captioner.start(features), [], []
     while not bool(ended.all()):
         step = captioner.step(token, state)
-        log_p = finite_log_probabilities(step.logits)
+        log_p = finite_log_probabilities(step.logits, captioner.styles)
         token, state = choose(constrained(log_p, tokens, decoding)), step.state
         logprobs.append(log_p.gather(1, token[:, None]).squeeze(1))
         attentions.append(step.attention)

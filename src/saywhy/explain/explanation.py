@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 from saywhy.data.preprocess import Crop, boxes_on_image, map_on_image, upsample_grid
-from saywhy.decoding.caption import as_text
+from saywhy.data.tokenizer import as_text
 from saywhy.errors import UserError, did_you_mean
 from saywhy.files import read_json, whole_file, write_text
 
@@ -33,7 +33,7 @@ class Budget:
     Attributes:
         image: relevance of the image features.
         earlier_words: relevance of the words before it.
-        initial_state: relevance of `<start>` and of constant initial states.
+        initial_state: relevance of `<start>`, or the marker of a style, and of constant initial states.
         absorbed: relevance absorbed by biases and stabilisers, summed over layers.
     """
 
@@ -110,6 +110,9 @@ class Explanation:
         grid: rows and columns of the features, where they form a grid.
         boxes: (L, 4) of the features as fractions of the crop, where they are regions.
         image: the image, its longer side at most 1024 pixels.
+        style: the style of the caption; empty for a model without styles.
+        familiarity: as in `Caption`.
+        familiar: as in `Caption`.
     """
 
     source: str
@@ -125,6 +128,9 @@ class Explanation:
     grid: tuple[int, int] | None = None
     boxes: np.ndarray | None = field(default=None, repr=False)
     image: Image.Image | None = field(default=None, repr=False)
+    style: str = ""
+    familiarity: float | None = None
+    familiar: bool | None = None
 
     @property
     def caption(self) -> str:
@@ -168,6 +174,8 @@ class Explanation:
             "image": self.source,
             "caption": self.caption,
             "model": self.model,
+            **({"style": self.style} if self.style else {}),
+            **({} if self.familiarity is None else {"familiarity": self.familiarity, "familiar": self.familiar}),
             "tokens": list(self.tokens),
             "methods": list(self.methods),
             "composite": self.composite,
@@ -236,6 +244,9 @@ class Explanation:
         return cls(
             source=data["image"],
             model=data["model"],
+            style=data.get("style", ""),
+            familiarity=data.get("familiarity"),
+            familiar=data.get("familiar"),
             tokens=tuple(data["tokens"]),
             words=tuple(_word(word) for word in data["words"]),
             methods=tuple(data["methods"]),

@@ -114,7 +114,7 @@ def attribute(
         is_sum_zero = captioner.propagates_through_attention
         earlier_words |= _earlier_word_gradients(gradient_pass, g_embedded, methods, is_sum_zero)
         maps |= _gradient_maps(gradient_pass, mode, g, methods, to_pixels)
-    log_p = log_probabilities(targets.at_positions(forward.logits))
+    log_p = log_probabilities(targets.at_positions(forward.logits), captioner.styles)
     p = log_p.gather(-1, targets.words.unsqueeze(-1)).squeeze(-1).exp().cpu()
     beta = None if forward.attention.beta is None else targets.at_positions(forward.attention.beta).cpu()
     ordered = {method: maps[method] for method in methods if method in maps}

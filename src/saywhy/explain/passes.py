@@ -33,7 +33,7 @@ class Targets:
     """The words of a batch that are explained.
 
     Attributes:
-        tokens: the captions, (B, T) from `<start>` on, padded.
+        tokens: the captions, (B, T) from `<start>`, or the marker of their style, on; padded.
         positions: the number of words before each target, `<start>` not counted, (B, K).
         words: the targets, (B, K), padded with `<pad>`.
         contrast: the words whose logits are subtracted, (B, K), −1 for none.
@@ -55,8 +55,12 @@ class Targets:
         device: torch.device,
         word: str | None = None,
         contrast: str | None = None,
+        style: str = "",
     ) -> Targets:
-        """The words of captions at these positions, or all of them; `word` is the target at every position instead."""
+        """The words of captions at these positions, or all of them; `word` is the target at every position instead.
+
+        `style` is that of the captions, as `Vocabulary.encode` takes it.
+        """
         positions = [range(len(caption)) for caption in captions] if positions is None else positions
         pairs = zip(captions, positions, strict=True)
         labels = [[word or caption[position] for position in row] for caption, row in pairs]
@@ -67,7 +71,7 @@ class Targets:
 
         words = padded([[vocabulary.ids[label] for label in row] for row in labels], PAD)
         return cls(
-            tokens=padded([vocabulary.encode(caption)[:-1] for caption in captions], PAD),
+            tokens=padded([vocabulary.encode(caption, style)[:-1] for caption in captions], PAD),
             positions=padded([list(row) for row in positions], 0),
             words=words,
             contrast=torch.full_like(words, -1 if contrast is None else vocabulary.ids[contrast]),

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from saywhy.captioners.base import Captioner
 from saywhy.data.regions import has_area
-from saywhy.data.tokenizer import MARKERS, Vocabulary, tokenize
+from saywhy.data.tokenizer import Vocabulary, tokenize
 from saywhy.decoding.config import log_probabilities
 from saywhy.errors import UserError
 from saywhy.explain.explanation import Budget, Explanation, WordExplanation
@@ -115,9 +115,9 @@ def known_word(text: str, vocabulary: Vocabulary) -> str:
     if len(tokens) != 1:
         raise UserError(f"{text!r} is not one word: give one")
     word = tokens[0]
-    if word in vocabulary and word not in MARKERS:
+    candidates = vocabulary.words[vocabulary.markers :]
+    if vocabulary.ids.get(word, 0) >= vocabulary.markers:
         return word
-    candidates = [candidate for candidate in vocabulary.words if candidate not in MARKERS]
     similar = difflib.get_close_matches(word, candidates, n=3, cutoff=0.6)
     hint = f"similar words are {', '.join(similar)}" if similar else "no word is similar"
     raise UserError(f"the word {word!r} is not in the model's vocabulary of {len(candidates)}: {hint}")
@@ -136,20 +136,22 @@ def explain(
     request: ExplanationRequest,
     details: Sequence[Mapping[str, Any]],
     *,
+    style: str = "",
     risk: EstimateRisk | None = None,
     words_per_pass: int | None = None,
 ) -> list[Explanation]:
     """Explain the caption of each image.
 
-    `details` are further fields of each `Explanation`: source, model, size, crop, input_size, image.
+    `details` are further fields of each `Explanation`: source, model, size, crop, input_size, image. `style` is that of
+    the captions, for a model with styles.
     """
     positions = [request.positions(caption) for caption in captions]
     if None in positions:
         assert request.word is not None
-        likeliest = _likeliest_positions(captioner, vocabulary, pixels, boxes, captions, request.word)
+        likeliest = _likeliest_positions(captioner, vocabulary, pixels, boxes, captions, request.word, style)
         positions = [row or (best,) for row, best in zip(positions, likeliest, strict=True)]
     rows = [row for row in positions if row is not None]
-    targets = Targets.of_captions(captions, rows, vocabulary, pixels.device, request.word, request.contrast)
+    targets = Targets.of_captions(captions, rows, vocabulary, pixels.device, request.word, request.contrast, style)
     methods, composite = request.methods, request.composite
     attributions = attribute(captioner, pixels, boxes, targets, methods, composite, words_per_pass)
     risks: list[list[float | None]] = [[None] * len(row) for row in rows]
@@ -158,7 +160,7 @@ def explain(
     explanations = []
     for row, (caption, word_risks, fields) in enumerate(zip(captions, risks, details, strict=True)):
         words = [_word(k, row, caption, targets, attributions, request, value) for k, value in enumerate(word_risks)]
-        explanations.append(_explanation(row, caption, words, attributions, request, fields))
+        explanations.append(_explanation(row, caption, words, attributions, request, {"style": style, **fields}))
     return explanations
 
 
@@ -170,11 +172,12 @@ def _likeliest_positions(
     boxes: Tensor | None,
     captions: Sequence[Sequence[str]],
     word: str,
+    style: str,
 ) -> list[int]:
     """Where each caption would most likely have had the word."""
-    tokens = Targets.of_captions(captions, None, vocabulary, pixels.device).tokens
+    tokens = Targets.of_captions(captions, None, vocabulary, pixels.device, style=style).tokens
     logits, _ = captioner(captioner.encode(pixels, boxes), tokens)
-    log_p = log_probabilities(logits)[..., vocabulary.ids[word]]  # (B, T)
+    log_p = log_probabilities(logits, captioner.styles)[..., vocabulary.ids[word]]  # (B, T)
     return [int(row[: len(caption)].argmax()) for row, caption in zip(log_p, captions, strict=True)]
 
 

@@ -148,7 +148,8 @@ def entropy(p: np.ndarray) -> np.ndarray:
 def _log_p_without_image(captioner: Captioner, attributions: Attributions, targets: Targets) -> np.ndarray:
     """Log p of the targets if the captioner had no image, (B, K)."""
     logits, _ = captioner(captioner.without_image(attributions.features), targets.tokens)
-    log_p = log_probabilities(targets.at_positions(logits)).gather(-1, targets.words.unsqueeze(-1))[..., 0]
+    log_p = log_probabilities(targets.at_positions(logits), captioner.styles)
+    log_p = log_p.gather(-1, targets.words.unsqueeze(-1))[..., 0]
     return log_p.clamp(min=np.log(SMALLEST)).cpu().numpy()
 
 

@@ -42,6 +42,7 @@ def caption_split(
 
     Oracle regions (see `data.regions`) do come from the references' annotators.
     """
+    decoding = decoding.with_style_of(vocabulary)
     unreadable: list[str] = []
     if regions:
         regions.table.require(image.name for image in images)
@@ -62,10 +63,11 @@ def caption_split(
             padded = batch.padded(min(batch_size, len(images))).to(captioner.device)
             features = captioner.encode(padded.pixels, padded.boxes)
             indices = [*batch.indices, *[0] * (len(features) - len(batch))]
-            hypotheses = decode(captioner, features, decoding, indices=indices)
+            hypotheses = decode(captioner, features, decoding, indices, vocabulary.start(decoding.style))
             for row, index in enumerate(batch.indices):
                 name = images[index].name
-                captions[name] = Caption.of(hypotheses[row], vocabulary, features, row, source=name)
+                details = {"source": name, "style": decoding.style}
+                captions[name] = Caption.of(hypotheses[row], vocabulary, features, row, **details)
             progress(batch.indices[-1] + 1, len(images))
     captioner.train(was_training)
     if not captions:

@@ -19,7 +19,7 @@ from saywhy.data.region_files import find_regions
 from saywhy.data.regions import RegionLocation, RegionSource
 from saywhy.data.tokenizer import PAD, tokenize
 from saywhy.decoding.caption import Caption
-from saywhy.decoding.config import Decoding, decode
+from saywhy.decoding.config import Decoding, Hypothesis, decode
 from saywhy.encoders.base import Features
 from saywhy.errors import UnreadableImage, UserError, did_you_mean
 from saywhy.explain.explanation import Explanation
@@ -29,8 +29,9 @@ from saywhy.explain.passes import Targets
 from saywhy.explain.request import ExplanationRequest, explain
 from saywhy.hallucination.risk_model import OBJECTS_FILE, RISK_FILE, ObjectVocabulary, Risk, RiskEstimator
 from saywhy.inference.batches import ImageBatch, ImageBatches
+from saywhy.inference.familiarity_model import Familiarity, image_statistics
 
-SHIPPED = "soft-attention-flickr8k"
+SHIPPED = "ada-lstm-coco-flickr8k"
 
 ImageSource = Any
 """A path, or anything else that `data.images.to_image` accepts: a Pillow image, an array, a tensor, bytes, a file."""
@@ -45,6 +46,7 @@ class Model:
         risk: the hallucination risk model; without it, that of `folder`.
         objects: the table of object words; without it, that of `folder`, or the shipped one.
         folder: where the model was loaded from.
+        familiarity: how familiar images are to it; without it, that of `folder`.
     """
 
     def __init__(
@@ -53,15 +55,16 @@ class Model:
         risk: Risk | None = None,
         objects: ObjectWords | None = None,
         folder: Path | None = None,
+        familiarity: Familiarity | None = None,
     ) -> None:
         self.name = saved.name
         self.captioner = saved.captioner
         self.vocabulary = saved.vocabulary
         self.preprocessing = saved.preprocessing
         self.regions = saved.regions
-        self._risk, self._objects, self._folder = risk, objects, folder
+        self._risk, self._objects, self._folder, self._familiarity = risk, objects, folder, familiarity
         try:
-            self.decoding = Decoding.from_config(saved.decoding)
+            self.decoding = Decoding.from_config(saved.decoding).with_style_of(saved.vocabulary)
         except UserError as error:
             raise UserError(f"model {saved.name}: {CONFIG}: {error}") from None
 
@@ -91,7 +94,7 @@ class Model:
                 the error is raised.
             regions: the file or folder of regions, or a table read from it, for a model that attends to regions.
             risk: estimate how likely each object word is hallucinated.
-            decoding: settings of `saywhy.decoding.Decoding` to change, such as `beam=5`.
+            decoding: settings of `saywhy.decoding.Decoding` to change, such as `beam=5` or `style="coco"`.
         """
         settings = self._decoding("caption", decoding)
         estimator = self.risk_estimator() if risk else None
@@ -132,7 +135,8 @@ class Model:
             regions: as in `captions`.
             on_unreadable: called with the error of an image that cannot be read, or whose caption has no word at
                 `position`; such images are left out. Without it, the error is raised.
-            decoding: settings of `saywhy.decoding.Decoding` to change, for the model's own caption.
+            decoding: settings of `saywhy.decoding.Decoding` to change, for the model's own caption; `style`
+                also for a given caption.
         """
         settings = self._decoding("explain", decoding)
         request = ExplanationRequest.parse(
@@ -161,7 +165,7 @@ class Model:
             raise UserError(f"model {self.name}: a {self.captioner.name} has no contrastive head to match texts with")
         if not texts:
             return []
-        token_ids = [torch.tensor(self.vocabulary.encode(_tokens(text))) for text in texts]
+        token_ids = [torch.tensor(self.vocabulary.encode(_tokens(text), self.decoding.style)) for text in texts]
         captions = pad_sequence(token_ids, batch_first=True, padding_value=PAD)  # (N, T)
         (batch,) = self._batches("match", "match", [image], 1, None, regions)
         with torch.inference_mode():
@@ -176,6 +180,20 @@ class Model:
     def risk(self) -> Risk | None:
         """The hallucination risk model; None where the model has none. A damaged file raises a `UserError`."""
         return self._risk if self._risk or self._folder is None else Risk.read(self._folder)
+
+    @cached_property
+    def familiarity(self) -> Familiarity | None:
+        """How familiar images are; None where the model has none. A file of another model raises a `UserError`."""
+        return self._familiarity if self._familiarity or self._folder is None else Familiarity.read(self._folder)
+
+    @property
+    def familiarity_error(self) -> UserError | None:
+        """Why the familiarity cannot be used; None where it can, or where the model has none."""
+        try:
+            _ = self.familiarity
+        except UserError as error:
+            return error
+        return None
 
     @cached_property
     def objects(self) -> ObjectWords:
@@ -209,8 +227,14 @@ class Model:
             return None
         return find_regions(self.regions, regions, f"model {self.name}", beside)
 
+    def decoding_with(self, **changes: Any) -> Decoding:
+        """The model's decoding settings with some changed; a `UserError` where the model does not have them."""
+        settings = replace(self.decoding, **changes).with_style_of(self.vocabulary)
+        self.captioner.check_attention_mode(settings.attention)
+        return settings
+
     def _decoding(self, method: str, changes: dict[str, Any]) -> Decoding:
-        """The model's decoding settings with some changed."""
+        """As `decoding_with`, for the arguments of a method."""
         if method == "explain" and "method" in changes:
             raise UserError(
                 "name explanation methods with methods=[…]; the explained caption is decoded by beam search"
@@ -220,9 +244,7 @@ class Model:
                 raise UserError(
                     f"{method} has no argument {name!r}: {did_you_mean(name, Decoding.__dataclass_fields__)}"
                 )
-        settings = replace(self.decoding, **changes)
-        self.captioner.check_attention_mode(settings.attention)
-        return settings
+        return self.decoding_with(**changes)
 
     def _batches(
         self,
@@ -256,14 +278,29 @@ class Model:
         batch = batch.to(self.captioner.device)
         return self.captioner.encode(batch.pixels, batch.boxes)
 
+    @property
+    def _usable_familiarity(self) -> Familiarity | None:
+        return None if self.familiarity_error else self.familiarity
+
+    def _encode_and_score(self, batch: ImageBatch) -> tuple[Features, list[dict[str, Any]]]:
+        """The features of images, and for each its `familiarity` and whether it is `familiar`, where that is known."""
+        familiarity = self._usable_familiarity
+        if familiarity is None:
+            return self._encode(batch), [{}] * len(batch)
+        batch = batch.to(self.captioner.device)
+        features, statistics = image_statistics(self.captioner, batch.pixels, batch.boxes, familiarity.blocks)
+        shares = familiarity(statistics).tolist()
+        return features, [{"familiarity": share, "familiar": share >= familiarity.threshold} for share in shares]
+
     def _caption_batch(self, batch: ImageBatch, settings: Decoding, estimator: RiskEstimator | None) -> list[Caption]:
         with torch.inference_mode():
-            features = self._encode(batch)
-            hypotheses = decode(self.captioner, features, settings, indices=batch.indices)
+            features, scores = self._encode_and_score(batch)
+            hypotheses = self._decode(features, batch, settings)
         captions = []
         for row, (image, hypothesis) in enumerate(zip(batch.images, hypotheses, strict=True)):
             details = {"source": image.source, "model": self.name, "image": image.image, "crop": image.image_crop}
-            captions.append(Caption.of(hypothesis, self.vocabulary, features, row, **details))
+            details["style"] = settings.style
+            captions.append(Caption.of(hypothesis, self.vocabulary, features, row, **details, **scores[row]))
         return captions if estimator is None else self._with_risks(batch, captions, settings, estimator)
 
     def _with_risks(
@@ -272,7 +309,8 @@ class Model:
         """The captions with the risk of each object word, from relevance down to the features, not to pixels."""
         device, batch = self.captioner.device, batch.to(self.captioner.device)
         with torch.inference_mode(False), self.captioner.using_attention(settings.attention):
-            targets = Targets.of_captions([caption.words for caption in captions], None, self.vocabulary, device)
+            words, style = [caption.words for caption in captions], settings.style
+            targets = Targets.of_captions(words, None, self.vocabulary, device, style=style)
             attributions = attribute(
                 self.captioner, batch.pixels, batch.boxes, targets, ("lrp",), composite(DEFAULT), to_pixels=False
             )
@@ -289,17 +327,22 @@ class Model:
         on_unreadable: OnUnreadable | None,
     ) -> list[Explanation]:
         batch = batch.to(self.captioner.device)
-        captions = [request.caption] * len(batch) if request.caption else self._decode_words(batch, settings)
+        captions: list[Sequence[str]] = [request.caption] * len(batch) if request.caption else []
+        scores: list[dict[str, Any]] = [{}] * len(batch)
+        if not captions or self._usable_familiarity:  # a given caption needs no features, its image's familiarity does
+            with torch.inference_mode():
+                features, scores = self._encode_and_score(batch)
+                captions = captions or self._words(features, batch, settings)
         rows = list(_answerable(batch, captions, request, on_unreadable))
         if not rows:
             return []
-        batch, captions = batch.select(rows), [captions[row] for row in rows]
+        batch, captions, scores = batch.select(rows), [captions[row] for row in rows], [scores[row] for row in rows]
         details = [
             {
                 **{"source": image.source, "model": self.name, "input_size": self.preprocessing.size},
-                **{"image": image.image, "size": image.size, "crop": image.crop},
+                **{"image": image.image, "size": image.size, "crop": image.crop, **score},
             }
-            for image in batch.images
+            for image, score in zip(batch.images, scores, strict=True)
         ]
         with torch.inference_mode(False), self.captioner.using_attention(settings.attention):
             return explain(
@@ -310,14 +353,17 @@ class Model:
                 captions,
                 request,
                 details,
+                style=settings.style,
                 risk=estimator,
                 words_per_pass=words_per_pass,
             )
 
-    @torch.inference_mode()
-    def _decode_words(self, batch: ImageBatch, settings: Decoding) -> list[Sequence[str]]:
-        hypotheses = decode(self.captioner, self._encode(batch), settings, indices=batch.indices)
+    def _words(self, features: Features, batch: ImageBatch, settings: Decoding) -> list[Sequence[str]]:
+        hypotheses = self._decode(features, batch, settings)
         return [self.vocabulary.decode(hypothesis.tokens) for hypothesis in hypotheses]
+
+    def _decode(self, features: Features, batch: ImageBatch, settings: Decoding) -> list[Hypothesis]:
+        return decode(self.captioner, features, settings, batch.indices, self.vocabulary.start(settings.style))
 
 
 def _tokens(text: str) -> list[str]:
@@ -349,7 +395,7 @@ def load(model: str | Path | None = None, device: str | torch.device | None = No
     """Load a model by name or folder; by default, the one that ships with saywhy.
 
     >>> load()
-    <Model soft-attention-flickr8k: soft-attention over efficientnet-lite2, 3,491 words, on cpu>
+    <Model ada-lstm-coco-flickr8k: soft-attention over efficientnet-lite2, 3,491 words, on cpu>
     """
     folder = locate(model)
     return Model(load_folder(folder, choose_device(device)), folder=folder)

@@ -86,9 +86,10 @@ def _read(path: Path) -> ResultsFile:
 
 
 def _title(body: dict[str, Any]) -> str:
-    """The model, with the rules of LRP and the split if these are not the default."""
-    composite, split = body.get("composite", DEFAULT), body.get("split", "test")
-    parts = [body["model"], f"{composite} rules" if composite != DEFAULT else "", split if split != "test" else ""]
+    """The model, with its style, and the rules of LRP and the split if these are not the default."""
+    composite, split, style = body.get("composite", DEFAULT), body.get("split", "test"), body.get("style")
+    parts = [body["model"], f"style {style}" if style else ""]
+    parts += [f"{composite} rules" if composite != DEFAULT else "", split if split != "test" else ""]
     return ", ".join(part for part in parts if part)
 
 

@@ -12,6 +12,7 @@ from statistics import mean, stdev
 from saywhy.errors import UserError
 from saywhy.files import read_json, read_text
 from saywhy.metrics.attention_stats import AttentionStats, Gate, GatedWord
+from saywhy.metrics.objects import ObjectScore, Share
 from saywhy.reports.json_fields import Fields
 from saywhy.viz.tables import MISSING, decimal
 
@@ -28,6 +29,7 @@ class Scores:
     meteor: float | None
     rouge_l: float
     cider: float
+    images: int | None
     signature: str
 
 
@@ -45,6 +47,7 @@ class Training:
     device: str
     shared_gpu: bool
     teachers: tuple[str, ...]
+    data: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ class Result:
     training: Training | None
     attention: AttentionStats | None
     beta_admits: str
+    objects: ObjectScore | None
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,7 @@ def _result(fields: Fields) -> Result:
         training=_training(fields.child("training")) if "training" in fields else None,
         attention=_attention(attention) if "words" in attention else None,
         beta_admits=attention.get("beta_admits", str) or "",
+        objects=_objects(fields.child("objects")) if "objects" in fields else None,
     )
 
 
@@ -158,6 +163,7 @@ def _scores(fields: Fields) -> Scores:
         meteor=fields.get("meteor", float),
         rouge_l=fields.require("rouge_l", float),
         cider=fields.require("cider", float),
+        images=fields.get("n", int),
         signature=fields.require("signature", str),
     )
 
@@ -176,7 +182,22 @@ def _training(fields: Fields) -> Training:
         device=fields.get("device", str) or "",
         shared_gpu=fields.get("shared_gpu", bool) or False,
         teachers=fields.names("teachers"),
+        data=tuple(part.require("name", str) for part in recipe.children("data")),
     )
+
+
+def _objects(fields: Fields) -> ObjectScore:
+    persons, by_category = fields.child("invented_persons"), fields.child("by_category")
+    return ObjectScore(
+        recall=_share(fields.child("recall")),
+        by_category={name: _share(by_category.child(name)) for name in fields.names("by_category")},
+        invented_persons=_share(persons),
+        boxes=persons.get("boxes", bool) or False,
+    )
+
+
+def _share(fields: Fields) -> Share:
+    return Share(fields.require("count", int), fields.require("of", int))
 
 
 def _attention(fields: Fields) -> AttentionStats:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from saywhy.errors import UserError
 from saywhy.reports.attention_tables import attention_section, gate_section
+from saywhy.reports.object_tables import object_section
+from saywhy.reports.published_scores import published_section
 from saywhy.reports.results_files import (
     Exploration,
     ModelResults,
@@ -29,15 +31,11 @@ by the model alone, the vocabulary comes from the training captions only, and al
 B1 to B4 are BLEU-1 to BLEU-4; B1′ to B4′ are the same without brevity penalty. "par. M" is millions of parameters,
 "train s" seconds of training, "cap/s" captions per second.
 """
-PUBLISHED = """## Published scores, for comparison
-
-Not measured here: Show, attend and tell (Xu et al. 2015) on Flickr8k, BLEU without brevity penalty.
-
-| | BLEU-1 | BLEU-2 | BLEU-3 | BLEU-4 | METEOR |
-| --- | ---: | ---: | ---: | ---: | ---: |
-| soft attention, VGG-19 | 67.0 | 44.8 | 29.9 | 19.5 | 18.93 |
-| hard attention, VGG-19 | 67.0 | 45.7 | 31.4 | 21.3 | 20.30 |
-"""
+WHICH_IMAGES = {
+    "coco": "of the 5,000 in Karpathy's split: those that are in COCO's train2017",
+    "test1000": "of Karpathy's test split of COCO, the shorter side reduced to 224 pixels",
+}
+"""Which images of a data set were available, by its name."""
 EXPLORED = (
     "The best epoch of each run, one seed each, beam 5. Runs with different length penalties are not comparable. "
     "Several runs shared one GPU, so seconds compare only roughly. Runs with fewer epochs than planned were stopped "
@@ -57,21 +55,32 @@ def results_page(folder: Path, recipes: Path | None = None) -> str:
         splits[result.data, result.split].append(result)
     parts = [HEAD]
     for data, split in sorted(splits, key=lambda key: (key[0], key[1] == "dev", key[1])):  # dev last
-        sections = _sections(by_model(splits[data, split]), recipe_files, complete=split != "dev")
-        parts += [f"## {escape_markdown(f'{data} {split}')}\n", *sections]
-    parts += [PUBLISHED]
+        sections = _sections(data, split, by_model(splits[data, split]), recipe_files)
+        count = _image_count(data, splits[data, split])
+        parts += [f"## {escape_markdown(f'{data} {split}')}\n", *([f"{count}.\n"] if count else []), *sections]
     if explorations := read_explorations(folder):
         parts.append(_explored(explorations))
     return "\n".join(parts)
 
 
-def _sections(models: Sequence[ModelResults], recipe_files: Mapping[str, str], complete: bool) -> list[str]:
+def _image_count(data: str, results: Sequence[Result]) -> str:
+    """How many images were captioned, and which."""
+    counts = sorted({result.scores.images for result in results if result.scores.images})
+    if not counts:
+        return ""
+    text = f"{' or '.join(f'{count:,}' for count in counts)} images {WHICH_IMAGES.get(data.lower(), '')}".strip()
+    return text + ("; n in each signature is the number" if len(counts) > 1 else "")
+
+
+def _sections(data: str, split: str, models: Sequence[ModelResults], recipe_files: Mapping[str, str]) -> list[str]:
     """The sections of one split, without empty ones."""
     study = [model for model in models if model.in_study]
     others = [model for model in models if not model.in_study]
     sections = [
         captioner_section(others, recipe_files) if others else "",
-        encoder_section(study, recipe_files, complete) if study else "",
+        published_section(data) if split == "test" else "",
+        encoder_section(study, recipe_files, complete=split != "dev") if study else "",
+        object_section(models),
         attention_section(models),
         gate_section(models),
     ]

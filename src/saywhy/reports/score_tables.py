@@ -108,7 +108,7 @@ def _notes(models: Sequence[ModelResults]) -> list[str]:
             f"{result.device} with {result.threads} thread{'s' * (result.threads != 1)}"
             for model in models
             for result in model.results
-            if result.device.endswith("CPU") and result.threads is not None
+            if result.device.endswith("CPU") and None not in (result.threads, result.captions_per_second)
         }
     )
     return notes + ([f"Speed on a CPU: {escape_markdown(', '.join(cpus))}.\n"] if cpus else [])
@@ -137,6 +137,8 @@ def _origin(model: ModelResults, recipe_files: Mapping[str, str]) -> str:
     parts = [code(f"recipes/{file}.toml") if file else f"recipe {escape_markdown(model.recipe)}"]
     if len(model.seeds) > 1:
         parts.append(f"mean ± standard deviation over the seeds {', '.join(map(str, model.seeds))}")
+    if model.training[0].data:
+        parts.append(escape_markdown(f"trained on {' and '.join(model.training[0].data)}"))
     weights = model.training[0].weights
     if weights != "imagenet":
         origin = "encoder with random initial weights" if weights == "none" else f"encoder weights from {weights}"

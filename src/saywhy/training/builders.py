@@ -20,20 +20,23 @@ from PIL import Image
 
 from saywhy import captioners
 from saywhy.cache import DiskCache, content_key
-from saywhy.captioners.model_folder import WEIGHTS, load
+from saywhy.captioners.model_folder import WEIGHTS, SavedModel, load, read_tensors
+from saywhy.data.checks import require_images
 from saywhy.data.datasets import CaptionedImage, Dataset, digest
 from saywhy.data.loading import CachedImages, ImageFiles, RegionBoxes
+from saywhy.data.mixture import Mixture
 from saywhy.data.preprocess import Preprocessing
 from saywhy.data.regions import RegionSource
-from saywhy.data.tokenizer import MARKERS, Vocabulary
+from saywhy.data.tokenizer import Vocabulary, tokenize
 from saywhy.data.training_batches import Inputs
 from saywhy.encoders import precomputed
 from saywhy.encoders.base import Encoder
 from saywhy.encoders.base import build as build_encoder
+from saywhy.encoders.weights import load_into
 from saywhy.errors import UnreadableImage, UserError
 from saywhy.inference.batches import ImageBatches
 from saywhy.training.objectives import CaptionLoss
-from saywhy.training.recipe import Recipe
+from saywhy.training.recipe import Recipe, fill_dataclass
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
 OnEvent = Callable[[dict[str, Any]], None]
 
 DEFAULT_MIN_COUNT = 5
-CANVAS = 1.125  # training crops are cut from an image this much larger than the encoder's input
+CANVAS = 1.125  # training crops are cut from an image this much larger than they are
 TIMEOUT = timedelta(days=1)  # the other processes wait while the first encodes features and evaluates on dev
 PRECISIONS = {"bf16": "bf16-mixed", "float32": "32-true"}
 
@@ -75,32 +78,56 @@ def _fabric_precision(precision: str, device: str) -> str:
     return PRECISIONS[precision]
 
 
-def build_vocabulary(recipe: Recipe, captions: Sequence[Sequence[Sequence[str]]]) -> Vocabulary:
+def training_captions(images: Sequence[CaptionedImage], max_words: int | None) -> list[list[list[str]]]:
+    """The words of each caption of each image; of captions that are all too long, the shortest is kept."""
+    captions = [[tokenize(text) for text in image.captions] for image in images]
+    if max_words is None:
+        return captions
+    return [
+        [words for words in image if len(words) <= max_words] or [min(image, key=len)[:max_words]] for image in captions
+    ]
+
+
+def build_vocabulary(
+    recipe: Recipe, captions: Sequence[Sequence[Sequence[str]]], styles: Sequence[str] = ()
+) -> Vocabulary:
     """The vocabulary of the training captions (words of each caption of each image)."""
     min_count, size = recipe.vocabulary.min_count, recipe.vocabulary.size
     if min_count is None and size is None:
         min_count = DEFAULT_MIN_COUNT
-    vocabulary = Vocabulary.build((words for image in captions for words in image), min_count, size)
-    if len(vocabulary) == len(MARKERS):
+    vocabulary = Vocabulary.build((words for image in captions for words in image), min_count, size, styles)
+    if len(vocabulary) == vocabulary.markers:
         raise UserError(f"no word occurs {min_count} times in the training captions: lower vocabulary.min_count")
     return vocabulary
 
 
-def build_captioner(recipe: Recipe, words: int, width: int | None = None) -> captioners.Captioner:
-    """A captioner with a pretrained encoder and a decoder initialised from the seed.
+def build_captioner(
+    recipe: Recipe, words: int, width: int | None = None, initial: SavedModel | None = None
+) -> captioners.Captioner:
+    """A captioner with a pretrained encoder and a decoder drawn from the seed, or with the weights of an initial model.
 
     `width` is the length of precomputed region features, which take the place of an encoder.
     """
     torch.manual_seed(recipe.seed)
+    weights = "none" if initial else recipe.encoder.weights
+    from_model = Path(weights).is_dir()
     encoder = build_encoder(
         f"{precomputed.PREFIX}{width}" if width else recipe.encoder.name,
-        recipe.encoder.weights,
+        "none" if from_model else weights,
         size=recipe.preprocessing.size,
         output_stride=recipe.encoder.output_stride,
         train_batch_norm=recipe.encoder.train_batch_norm,
     )
+    if from_model:
+        tensors = read_tensors(Path(weights) / WEIGHTS)
+        prefix = "encoder.body."
+        body = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+        load_into(encoder.body, body, Path(weights) / WEIGHTS)
     encoder.finetune_from(recipe.encoder.finetune_from or None)
-    return captioners.build(recipe.captioner.name, encoder, words, **recipe.captioner.settings)
+    captioner = captioners.build(recipe.captioner.name, encoder, words, **recipe.captioner.settings)
+    if initial:
+        captioner.load_state_dict(initial.captioner.state_dict())
+    return captioner
 
 
 def build_loss(
@@ -119,49 +146,87 @@ def build_loss(
     )
 
 
-def load_teacher(
-    folder: str | Path, recipe: Recipe, vocabulary: Vocabulary, device: torch.device
-) -> captioners.Captioner:
-    """A trained captioner to distil from; it must have the same input size, vocabulary and kind of regions."""
-    teacher = load(folder, device)
-    same_regions = (teacher.regions and teacher.regions.kind) == (recipe.regions and recipe.regions.kind)
-    if teacher.vocabulary != vocabulary or teacher.preprocessing.size != recipe.preprocessing.size or not same_regions:
-        raise UserError(f"{folder} cannot teach this run: its vocabulary, input size or kind of regions differ")
-    return teacher.captioner
+def load_teachers(
+    folders: Sequence[str | Path], recipe: Recipe, vocabulary: Vocabulary, device: torch.device
+) -> list[captioners.Captioner]:
+    """Trained captioners to distil from; they must have the run's input size, vocabulary and kind of regions.
+
+    Teachers with equal encoders share one.
+    """
+    teachers, encoders = [], dict[str, Encoder]()
+    for folder in folders:
+        teacher = load(folder, device)
+        same_regions = (teacher.regions and teacher.regions.kind) == (recipe.regions and recipe.regions.kind)
+        same_size = teacher.preprocessing.size == recipe.preprocessing.size
+        if teacher.vocabulary != vocabulary or not same_size or not same_regions:
+            raise UserError(f"{folder} cannot teach this run: its vocabulary, input size or kind of regions differ")
+        encoder = teacher.captioner.encoder
+        teacher.captioner.encoder = encoders.setdefault(weights_digest(encoder), encoder)
+        teachers.append(teacher.captioner)
+    return teachers
+
+
+def start_from(model: SavedModel, recipe: Recipe, styles: Sequence[str]) -> Vocabulary:
+    """The vocabulary of a trained model that a run starts from; a `UserError` where the recipe differs from it."""
+    architecture = captioners.captioners[recipe.captioner.name]
+    settings = fill_dataclass(architecture.Settings, recipe.captioner.settings, "captioner.")
+    if model.captioner.name != recipe.captioner.name or model.captioner.settings != settings:
+        raise UserError(f"--start {model.name}: its [captioner] table differs from the recipe's; make them equal")
+    if model.captioner.encoder.settings.name != recipe.encoder.name:
+        raise UserError(
+            f"--start {model.name}: its encoder is {model.captioner.encoder.settings.name}, the recipe's "
+            f"{recipe.encoder.name}"
+        )
+    for style in styles:
+        model.vocabulary.start(style)  # a UserError where the model does not have it
+    return model.vocabulary
 
 
 def check_images(split: Dataset, regions: RegionSource | None) -> None:
-    """Raise a `UserError` if the regions of an image, or all images of a split, are missing."""
+    """Raise a `UserError` if the regions of an image, or images of a split, are missing."""
     if regions:
         regions.table.require(image.name for image in split.images)
     if regions and regions.are_features:
         regions.vectors(split.images[0].name)  # raises a UserError if the file has boxes only
-    elif not any(image.path.is_file() for image in split.images):
-        first = split.images[0]
-        raise UserError(f"none of the {len(split)} images of {first.split} exists, such as {first.path}")
+    else:
+        require_images(split)
 
 
 def source_digests(
-    train_data: Dataset, dev_data: Dataset, teachers: Sequence[str | Path], regions: RegionSource | None
+    data: Mixture, start: str | Path | None, teachers: Sequence[str | Path], regions: RegionSource | None
 ) -> dict[str, Any]:
     """Digests of everything that a run depends on, besides the recipe and the encoder's weights."""
     return {
-        "data": digest(train_data, dev_data),
+        "data": digest(*(split for part in data.parts for split in (part.train, part.dev))),
+        "start": content_key(Path(start) / WEIGHTS) if start else None,
         "teachers": {Path(folder).name: content_key(Path(folder) / WEIGHTS) for folder in teachers},
         "regions": regions.table.identity() if regions else None,
     }
 
 
-def image_inputs(recipe: Recipe, paths: Sequence[Path], cache: Path | None) -> Inputs:
-    """Pixels: the encoder's input or, for augmentation, a larger canvas; decoded images are cached if asked."""
+def image_files(recipe: Recipe, paths: Sequence[Path]) -> ImageFiles:
+    """Pixels: the encoder's input or, for augmentation, a larger canvas."""
     preprocessing = recipe.preprocessing
-    side = round(preprocessing.size * CANVAS) if recipe.augmentation else preprocessing.size
+    side = preprocessing.size
+    if recipe.augmentation:
+        side = max(side, round((recipe.augmentation.size or side) * CANVAS))
     prepare: Callable[[Image.Image], np.ndarray] = preprocessing
     if recipe.augmentation:
         prepare = partial(preprocessing.canvas, side=side)
-    files = ImageFiles(paths, (3, side, side), prepare, max(side, preprocessing.min_side))
-    cache_key = {"preprocessing": asdict(preprocessing), "canvas": recipe.augmentation is not None}
-    return CachedImages(files, cache, cache_key) if cache else files
+    return ImageFiles(paths, (3, side, side), prepare, max(side, preprocessing.min_side))
+
+
+def image_inputs(recipe: Recipe, paths: Sequence[Path], cache: Path | None) -> Inputs:
+    """Pixels from image files; decoded images are cached if asked."""
+    files = image_files(recipe, paths)
+    return CachedImages(files, cache, pixel_key(recipe)) if cache else files
+
+
+def pixel_key(recipe: Recipe) -> dict[str, Any]:
+    """How pixels were made from an image; beside their shape, what a cache of them depends on."""
+    preprocessing = recipe.preprocessing
+    has_margin = preprocessing.fit == "crop" and not recipe.augmentation  # as `Preprocessing.canvas`
+    return {"fit": preprocessing.fit, "margin": preprocessing.margin if has_margin else 1.0}
 
 
 def region_boxes(recipe: Recipe, regions: RegionSource, images: Sequence[CaptionedImage]) -> RegionBoxes:
@@ -183,11 +248,16 @@ def feature_inputs(
     on_event: OnEvent,
 ) -> CachedFeatures | None:
     """Features from a cache, where the encoder is frozen and gets the same pixels in every epoch; else None."""
-    trained = any(parameter.requires_grad for parameter in encoder.parameters())
-    has_features = recipe.regions is not None and recipe.regions.kind == "features"
-    if trained or has_features or recipe.augmentation or recipe.training.distil:
+    if not has_fixed_features(recipe, encoder):
         return None
     return cached_features(encoder, recipe.preprocessing, paths, cache, workers, fabric, on_event)
+
+
+def has_fixed_features(recipe: Recipe, encoder: Encoder) -> bool:
+    """Whether the encoder is frozen and gets the same pixels in every epoch."""
+    trained = any(parameter.requires_grad for parameter in encoder.parameters())
+    has_features = recipe.regions is not None and recipe.regions.kind == "features"
+    return not (trained or has_features or recipe.augmentation or recipe.training.distil)
 
 
 class CachedFeatures:

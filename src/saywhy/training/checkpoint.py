@@ -71,10 +71,13 @@ class CheckpointInfo:
     recipe: dict[str, Any]
     sources: dict[str, Any]
 
-    def check_recipe(self, recipe: Mapping[str, Any]) -> None:
-        """Raise a `UserError` that names each key whose value differs. The number of epochs may grow."""
+    def check_recipe(self, recipe: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
+        """Raise a `UserError` that names each key whose value differs. The number of epochs may grow.
+
+        A key that the checkpoint does not have is new since it was written, and had its default.
+        """
         differing = []
-        for key, before, now in _differences(self.recipe, recipe):
+        for key, before, now in _differences(_with_defaults(self.recipe, defaults or {}), recipe):
             if key != "training.epochs" or not isinstance(before, int) or before > now:
                 key = key.replace("captioner.settings.", "captioner.")  # as recipes write it
                 differing.append(f"{key}: {_shown(before)} in the checkpoint, {_shown(now)} now")
@@ -102,6 +105,15 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any], table: str =
             yield from _differences(old, new, f"{table}{key}.")
         elif old != new:
             yield f"{table}{key}", old, new
+
+
+def _with_defaults(table: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The table, with the keys of `defaults` that it lacks, also in tables within it."""
+    filled = dict(defaults) | dict(table)
+    for key, value in defaults.items():
+        if isinstance(value, dict) and isinstance(filled[key], dict) and key != "captioner":
+            filled[key] = _with_defaults(filled[key], value)
+    return filled
 
 
 def _shown(value: Any) -> str:

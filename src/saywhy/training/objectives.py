@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from saywhy.captioners.base import Captioner, TeacherForced
@@ -85,25 +84,26 @@ class CaptionLoss(nn.Module):
         image_index: Tensor,
         grid: tuple[int, int] | None,
         boxes: Tensor | None = None,
+        active: Sequence[int] | None = None,
     ) -> LossSums:
         """Sums over a batch (the fields of a `Batch`). With `grid`, the inputs are cached features."""
-        longest_first = (tokens != PAD).sum(dim=1).argsort(descending=True, stable=True)
-        tokens, image_index = tokens[longest_first], image_index[longest_first]  # decoders then skip padding
         previous, targets = tokens[:, :-1], tokens[:, 1:]
         pixels = inputs
         if self.augmentation:
-            pixels, boxes = self.augmentation.with_boxes(inputs, self.size, may_flip, boxes)
+            pixels, boxes = self.augmentation.with_boxes(inputs, self.augmentation.size or self.size, may_flip, boxes)
         features = self._features(pixels, grid, boxes)
         features, has_image = self._drop_images(features.select(image_index))
-        logits, attention = self.captioner(features, previous)
-        logits = logits.float()
-        log_p = -_cross_entropy(logits, targets)  # (N, T)
+        logits, attention = self.captioner(features, previous, active)
+        log_softmax = logits.float().log_softmax(dim=-1)  # (N, T, V)
         mask = targets != PAD  # (N, T)
-        smoothed = _cross_entropy(logits, targets, self.smoothing) if self.smoothing else -log_p
-        loss = smoothed.sum(dim=1)  # (N,)
+        log_p = log_softmax.gather(-1, targets.unsqueeze(-1)).squeeze(-1) * mask  # (N, T)
+        loss = -log_p.sum(dim=1)  # (N,)
+        if self.smoothing:
+            uniform = -(log_softmax.mean(dim=-1) * mask).sum(dim=1)
+            loss = (1 - self.smoothing) * loss + self.smoothing * uniform
         if self.distil:
-            taught = self._teacher_distribution(pixels, boxes, image_index, previous)
-            cross_entropy = -(taught * logits.log_softmax(dim=-1)).sum(dim=-1)  # (N, T)
+            taught = self._teacher_distribution(pixels, boxes, image_index, previous, active)
+            cross_entropy = -(taught * log_softmax).sum(dim=-1)  # (N, T)
             share = self.distil * has_image  # teachers see the image: no target for a caption without one
             loss = (1 - share) * loss + share * (cross_entropy * mask).sum(dim=1)
         captions = mask.any(dim=1)
@@ -119,7 +119,9 @@ class CaptionLoss(nn.Module):
     def _features(self, pixels: Tensor, grid: tuple[int, int] | None, boxes: Tensor | None) -> Features:
         if not grid:
             return self.captioner.encode(pixels, boxes)
-        cached = Features(pixels, grid)
+        kind = pixels.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.captioner.no_image.dtype
+        cached = Features(pixels.to(dtype), grid)
         return cached if boxes is None else cached.in_boxes(boxes)
 
     def _drop_images(self, features: Features) -> tuple[Features, Tensor]:
@@ -132,20 +134,21 @@ class CaptionLoss(nn.Module):
 
     @torch.no_grad()
     def _teacher_distribution(
-        self, pixels: Tensor, boxes: Tensor | None, image_index: Tensor, previous: Tensor
+        self,
+        pixels: Tensor,
+        boxes: Tensor | None,
+        image_index: Tensor,
+        previous: Tensor,
+        active: Sequence[int] | None,
     ) -> Tensor:
         """The teachers' mean distribution of each next word, (N, T, V), on the pixels that the captioner gets."""
-        distributions = []
+        features: dict[int, Features] = {}  # teachers may share an encoder
+        total = torch.zeros((), device=pixels.device)
         for teacher in self.teachers.eval():
             assert isinstance(teacher, Captioner)
-            logits, _ = teacher(teacher.encode(pixels, boxes).select(image_index), previous)
-            distributions.append(logits.float().softmax(dim=-1))
-        return torch.stack(distributions).mean(dim=0)
-
-
-def _cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
-    """−log p of each target, (N, T); 0 at padding."""
-    losses = F.cross_entropy(
-        logits.flatten(0, 1), targets.flatten(), ignore_index=PAD, reduction="none", label_smoothing=smoothing
-    )
-    return losses.view_as(targets)
+            encoder = id(teacher.encoder)
+            if encoder not in features:
+                features[encoder] = teacher.encode(pixels, boxes).select(image_index)
+            logits, _ = teacher(features[encoder], previous, active)
+            total = total + logits.float().softmax(dim=-1)
+        return total / len(self.teachers)

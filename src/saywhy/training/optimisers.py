@@ -18,19 +18,22 @@ schedules: Registry[Callable[[float], float]] = Registry("schedule")
 
 
 @optimisers.register("adam")
-def adam(groups: list[dict], weight_decay: float) -> Optimizer:
-    """Adam with decoupled weight decay (AdamW)."""
-    return AdamW(groups, weight_decay=weight_decay)
+def adam(groups: list[dict], weight_decay: float, capturable: bool = False) -> Optimizer:
+    """Adam with decoupled weight decay (AdamW); on a GPU, all parameters are updated by few kernels."""
+    return AdamW(groups, weight_decay=weight_decay, capturable=capturable, fused=capturable or None)
 
 
 @optimisers.register("rmsprop")
-def rmsprop(groups: list[dict], weight_decay: float) -> Optimizer:
+def rmsprop(groups: list[dict], weight_decay: float, capturable: bool = False) -> Optimizer:
     """RMSProp, the optimiser of Show, attend and tell on Flickr8k."""
-    return RMSprop(groups, alpha=0.95, weight_decay=weight_decay)
+    return RMSprop(groups, alpha=0.95, weight_decay=weight_decay, capturable=capturable)
 
 
-def parameter_groups(captioner: Captioner, lr: float, encoder_lr: float) -> list[dict]:
-    """The trained parameters of decoder and encoder, each with its learning rate; `base` is the unscheduled rate."""
+def parameter_groups(captioner: Captioner, lr: float, encoder_lr: float, capturable: bool = False) -> list[dict]:
+    """The trained parameters of decoder and encoder, each with its learning rate; `base` is the unscheduled rate.
+
+    An update that a CUDA graph replays reads its learning rate from a tensor.
+    """
     encoder = [parameter for parameter in captioner.encoder.parameters() if parameter.requires_grad]
     encoder_ids = {id(parameter) for parameter in captioner.encoder.parameters()}
     decoder = [p for p in captioner.parameters() if p.requires_grad and id(p) not in encoder_ids]
@@ -38,6 +41,9 @@ def parameter_groups(captioner: Captioner, lr: float, encoder_lr: float) -> list
         {"params": decoder, "lr": lr, "base": lr},
         {"params": encoder, "lr": encoder_lr, "base": encoder_lr},
     ]
+    if capturable:
+        for group in groups:
+            group["lr"] = torch.tensor(group["lr"], device=captioner.device)
     return [group for group in groups if group["params"]]
 
 
@@ -66,8 +72,11 @@ def set_learning_rates(optimiser: Optimizer, schedule: str, step: int, steps: in
     else:
         factor = schedules[schedule](min(1.0, (step - warmup) / max(1, steps - warmup)))
     for group in optimiser.param_groups:
-        group["lr"] = group["base"] * factor
-    return optimiser.param_groups[0]["lr"]
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(group["base"] * factor)
+        else:
+            group["lr"] = group["base"] * factor
+    return optimiser.param_groups[0]["base"] * factor
 
 
 class WeightAverage:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from saywhy.captioners import captioners
 from saywhy.data.augment import Augmentation
+from saywhy.data.mixture import DataSettings, check_settings
 from saywhy.data.preprocess import Preprocessing
 from saywhy.data.regions import RegionSettings
 from saywhy.data.training_batches import samplers
@@ -54,7 +55,7 @@ class EncoderRecipe:
 
     Attributes:
         name: a registered encoder, "timm:NAME", or "features" for precomputed region features.
-        weights: "imagenet", "none" (random), or a file.
+        weights: "imagenet", "none" (random), a file, or a model folder, whose encoder is used.
         finetune_from: the first block that is trained, "all", or "" for a frozen encoder.
         lr: learning rate of the trained blocks.
         output_stride: a smaller stride for a finer grid, where the encoder supports it.
@@ -85,10 +86,11 @@ class TrainingRecipe:
     """How the captioner is trained.
 
     Attributes:
-        epochs: passes over the training captions. The number may grow when a run is resumed; the learning-rate
+        epochs: passes over the training images. The number may grow when a run is resumed; the learning-rate
             schedule is then recomputed for the new number of steps.
         batches: "images" or "equal-length".
         batch: images per batch, or captions of one length, over all processes.
+        max_words: captions with more words are not trained on; None for no limit.
         accumulate: batches whose gradients are added for one optimiser step.
         optimiser: "adam" or "rmsprop".
         lr: learning rate of the decoder.
@@ -106,11 +108,13 @@ class TrainingRecipe:
         patience: epochs without a better score before training stops, 0 for no early stopping.
         checkpoint_every: steps between checkpoints within an epoch, 0 for one checkpoint per epoch.
         precision: "auto" (bfloat16 where the device supports it), "bf16" or "float32".
+        compile: compile the encoder with `torch.compile`, on a GPU; takes about a minute before the first step.
     """
 
     epochs: int = 15
     batches: str = "images"
     batch: int = 64
+    max_words: int | None = None
     accumulate: int = 1
     optimiser: str = "adam"
     lr: float = 5e-4
@@ -128,10 +132,11 @@ class TrainingRecipe:
     patience: int = 0
     checkpoint_every: int = 0
     precision: str = "auto"
+    compile: bool = False
 
     def __post_init__(self) -> None:
         positive, share = (1, math.inf), (0, 1)
-        ranges = dict.fromkeys(("epochs", "batch", "accumulate", "evaluate_every"), positive)
+        ranges = dict.fromkeys(("epochs", "batch", "max_words", "accumulate", "evaluate_every"), positive)
         ranges |= dict.fromkeys(("warmup", "clip", "doubly_stochastic", "patience", "checkpoint_every"), (0, math.inf))
         ranges |= {"lr": (0, 10), "weight_decay": (0, 10), "label_smoothing": (0, 0.999), "average": (0, 0.99999)}
         ranges |= {"distil": share, "conditioning_dropout": share}
@@ -144,6 +149,7 @@ class Recipe:
 
     name: str = "captioner"
     seed: int = 0
+    data: tuple[DataSettings, ...] = ()
     vocabulary: VocabularyRecipe = VocabularyRecipe()
     preprocessing: Preprocessing = Preprocessing()
     augmentation: Augmentation | None = None
@@ -156,6 +162,7 @@ class Recipe:
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**32:
             raise UserError(f"seed = {self.seed} is out of range")
+        check_settings(self.data)
         architecture, metric = captioners[self.captioner.name], self.training.select
         for registry, name in (
             (samplers, self.training.batches),
@@ -240,6 +247,8 @@ def _convert(hint: Any, value: Any, key: str) -> Any:
         return fill_dataclass(typing.cast(type, hint), value, f"{key}.")
     if typing.get_origin(hint) is tuple and isinstance(value, list | tuple):
         item_types = typing.get_args(hint)
+        if item_types[-1:] == (Ellipsis,):
+            return tuple(_convert(item_types[0], item, key) for item in value)
         if len(value) != len(item_types):
             raise UserError(f"{key!r} must be {len(item_types)} values, not {len(value)}")
         return tuple(_convert(item_type, item, key) for item_type, item in zip(item_types, value, strict=True))

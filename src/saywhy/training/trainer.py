@@ -8,8 +8,10 @@ state, and a resumed run ends with the weights of an uninterrupted one.
 
     kind          other fields
     "encode"      done, total: images encoded for the feature cache, before "start"
+    "load"        done, total: images read into the device's memory, before "start"
     "start"       captioner, encoder, parameters, trained_parameters, images, captions, epochs, steps, step, out, device
-    "step"        step, steps, epoch, loss, objective, lr, images_per_second
+    "step"        step, steps, epoch, loss, objective, lr, images_per_second; on a GPU the events of many steps come
+                  together, because a step does not wait for the GPU
     "epoch"       epoch, epochs, loss, images_per_second, seconds_left; after an evaluation also cider, bleu4, best,
                   is_best
     "unreadable"  line, count
@@ -18,24 +20,28 @@ state, and a resumed run ends with the weights of an uninterrupted one.
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from saywhy.captioners.model_folder import WEIGHTS, SavedModel, save_weights
+from saywhy.captioners.model_folder import WEIGHTS, SavedModel, load, save_weights
+from saywhy.data.checks import require_different_data, require_separate_splits
 from saywhy.data.datasets import Dataset
 from saywhy.data.loading import RegionVectors
+from saywhy.data.mixture import Mixture, Part
 from saywhy.data.region_files import find_regions
 from saywhy.data.regions import RegionSource
-from saywhy.data.tokenizer import PAD, tokenize
-from saywhy.data.training_batches import Batch, Batches, Pair, split_batches
+from saywhy.data.training_batches import Batches, Pair, ResidentBatches, split_batches
 from saywhy.errors import UserError
 from saywhy.files import write_text
 from saywhy.inference.batches import default_workers, read_ahead
@@ -49,11 +55,16 @@ from saywhy.training.builders import (
     build_vocabulary,
     check_images,
     feature_inputs,
+    has_fixed_features,
+    image_files,
     image_inputs,
     launch_fabric,
-    load_teacher,
+    load_teachers,
+    pixel_key,
     region_boxes,
     source_digests,
+    start_from,
+    training_captions,
     weights_digest,
 )
 from saywhy.training.checkpoint import (
@@ -68,23 +79,29 @@ from saywhy.training.checkpoint import (
 from saywhy.training.log import EpochTotals, RunLog, plot_curves
 from saywhy.training.optimisers import WeightAverage, optimisers, parameter_groups, set_learning_rates
 from saywhy.training.recipe import Recipe
+from saywhy.training.resident import fits, load_resident
+from saywhy.training.updates import CapturedUpdate, Update
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 RUN = "run.json"
 PLOT_INTERVAL = 5.0  # seconds; curves are plotted after each epoch that takes longer
+REPORT_INTERVAL = 50  # steps; on a GPU, losses are read after so many
+INPUTS = ("auto", "files", "memory")
 
 
 def train(
     recipe: Recipe,
-    data: Dataset,
+    data: Dataset | Mapping[str, Dataset],
     out: str | Path,
     *,
     resume: bool = False,
     device: str = "auto",
     workers: int | None = None,
     cache: str | Path | None = None,
+    inputs: str = "auto",
+    start: str | Path | None = None,
     teachers: Sequence[str | Path] = (),
     regions: Any = None,
     on_event: OnEvent = lambda event: None,
@@ -93,7 +110,7 @@ def train(
 
     Args:
         recipe: what to train, and how.
-        data: captioned images with a train and a dev split.
+        data: captioned images with a train and a dev split; by name, if the recipe names several data sets.
         out: the run's folder: model, checkpoint, log, curves. A second process is refused while one trains into it.
         resume: continue from the checkpoint in `out`, with the same recipe and data. The number of epochs may be
             larger; the learning-rate schedule is then recomputed for the new number of steps, so the result differs
@@ -102,6 +119,9 @@ def train(
         workers: processes that read images.
         cache: a folder for decoded images and frozen features, which several runs can share. Without it, decoded
             images are not cached and features are cached in the run's folder.
+        inputs: "files" reads images for every batch; "memory" reads all of them once, into the device's memory;
+            "auto" is "memory" on a GPU where they fit, with one process, and "files" elsewhere.
+        start: a model folder whose weights and vocabulary the run starts from.
         teachers: model folders to distil from, if the recipe has `distil`.
         regions: the file or folder of regions, if the recipe has `regions`; without it, the boxes beside the data.
         on_event: called with every event (see the module).
@@ -110,18 +130,26 @@ def train(
     check_run_folder(recipe, out, resume)
     if bool(recipe.training.distil) != bool(teachers):
         raise UserError("a recipe with distil needs teachers, and teachers need a recipe with distil: see --teacher")
+    datasets = [data] if isinstance(data, Dataset) else list(data.values())
+    require_different_data(datasets)
+    require_separate_splits(datasets)
+    mixture = Mixture.of(data, recipe.data)
     source = None
     if recipe.regions or regions:
-        source = find_regions(recipe.regions, regions, f"recipe {recipe.name}", data.root)
-    splits = data.train_and_dev()
-    for split in splits:
-        check_images(split, source)
+        root = mixture.parts[0].train.root
+        source = find_regions(recipe.regions, regions, f"recipe {recipe.name}", root)
+    for part in mixture.parts:
+        for split in (part.train, part.dev):
+            check_images(split, source)
     workers = default_workers() if workers is None else workers
     with folder_lock(out) if os.environ.get("RANK", "0") == "0" else nullcontext():
         checkpoint = check_run_folder(recipe, out, resume)  # again: another run may have ended meanwhile
         fabric = launch_fabric(recipe.training.precision, device)
         cache = Path(cache) if cache else None
-        return Trainer(recipe, *splits, out, fabric, workers, cache, teachers, source, on_event, checkpoint).train()
+        trainer = Trainer(
+            recipe, mixture, out, fabric, workers, cache, inputs, start, teachers, source, on_event, checkpoint
+        )
+        return trainer.train()
 
 
 def check_run_folder(recipe: Recipe, out: str | Path, resume: bool) -> CheckpointInfo | None:
@@ -129,7 +157,7 @@ def check_run_folder(recipe: Recipe, out: str | Path, resume: bool) -> Checkpoin
     path = Path(out) / CHECKPOINT
     if resume:
         checkpoint = read_info(path)
-        checkpoint.check_recipe(_as_json(asdict(recipe)))
+        checkpoint.check_recipe(_as_json(asdict(recipe)), _as_json(asdict(Recipe())))
         return checkpoint
     if path.exists():
         raise UserError(f"{out} holds a run already: continue it with --resume, or choose another --out")
@@ -146,52 +174,117 @@ class Trainer:
     def __init__(
         self,
         recipe: Recipe,
-        train_data: Dataset,
-        dev_data: Dataset,
+        data: Mixture,
         out: Path,
         fabric: Fabric,
         workers: int,
         cache: Path | None,
+        inputs: str,
+        start: str | Path | None,
         teachers: Sequence[str | Path],
         regions: RegionSource | None,
         on_event: OnEvent,
         checkpoint: CheckpointInfo | None = None,
     ) -> None:
         self.recipe, self.out, self.fabric, self.workers, self.on_event = recipe, out, fabric, workers, on_event
-        self.train_data, self.dev_data, self.regions = train_data, dev_data, regions
+        self.data, self.regions, self.cache = data, regions, cache
         self.progress, self.unreadable, self.machine = Progress(), set[str](), machine(fabric.device)
-        self.sources = _as_json(source_digests(train_data, dev_data, teachers, regions))
+        self.sources = _as_json(source_digests(data, start, teachers, regions))
         if checkpoint:
             checkpoint.check_sources(self.sources)  # before anything large is loaded
-        captions = [[tokenize(text) for text in image.captions] for image in train_data.images]
-        self.vocabulary = build_vocabulary(recipe, captions)
-        names, paths = [image.name for image in train_data.images], [image.path for image in train_data.images]
+        captions = training_captions(data.images, recipe.training.max_words)
+        initial = load(start) if start else None
+        self.vocabulary = (
+            start_from(initial, recipe, data.styles) if initial else build_vocabulary(recipe, captions, data.styles)
+        )
+        recipe.decoding.with_style_of(self.vocabulary)  # a UserError where the style is unknown
+        names = [image.name for image in data.images]
         vectors = RegionVectors(regions, names) if regions and regions.are_features else None
         width = vectors.width if vectors else None
-        self.captioner = build_captioner(recipe, len(self.vocabulary), width).to(fabric.device)
-        encoder = self.captioner.encoder
-        self.sources["encoder weights"] = weights_digest(encoder)
+        self.captioner = build_captioner(recipe, len(self.vocabulary), width, initial).to(fabric.device)
+        self.captioner.styles = len(self.vocabulary.styles)
+        self.sources["encoder weights"] = weights_digest(self.captioner.encoder)
         if checkpoint:
             checkpoint.check_sources(self.sources)
-        self.features = feature_inputs(recipe, encoder, paths, cache or out / "cache", workers, fabric, on_event)
-        inputs = vectors or self.features or image_inputs(recipe, paths, cache)
-        boxes = region_boxes(recipe, regions, train_data.images) if regions else None
-        self.batches = Batches(captions, self.vocabulary, inputs, boxes)
+        styles = data.per_image("style") if self.vocabulary.styles else None
+        resident = vectors is None and regions is None and self._inputs_in_memory(inputs)
+        boxes = region_boxes(recipe, regions, data.images) if regions else None
+        self.grid: tuple[int, int] | None = None
+        self.batches = Batches(
+            captions,
+            self.vocabulary,
+            vectors or (_NoInputs() if resident else self._file_inputs(cache)),
+            boxes,
+            styles,
+            data.per_image("weight"),
+        )
+        self.resident = self._resident_batches() if resident else None
         batches_per_epoch = len(self._batch_order(epoch=0))
         self.steps = -(-batches_per_epoch // recipe.training.accumulate) * recipe.training.epochs
-        self._build_loss_and_optimiser(
-            [load_teacher(folder, recipe, self.vocabulary, fabric.device) for folder in teachers]
-        )
+        self._build_update(load_teachers(teachers, recipe, self.vocabulary, fabric.device))
         if checkpoint:
             self._restore(checkpoint)
 
-    def _build_loss_and_optimiser(self, teachers: Sequence[Any]) -> None:
-        training = self.recipe.training
-        groups = parameter_groups(self.captioner, training.lr, self.recipe.encoder.lr)
-        self.optimiser = optimisers[training.optimiser](groups, training.weight_decay)
-        loss = build_loss(self.recipe, self.captioner, teachers)
-        self.loss, self.fabric_optimiser = self.fabric.setup(loss, self.optimiser)
-        self.average = WeightAverage(self.captioner, training.average) if training.average else None
+    @property
+    def _paths(self) -> list[Path]:
+        return [image.path for image in self.data.images]
+
+    def _inputs_in_memory(self, inputs: str) -> bool:
+        """Whether all inputs are read once, into the device's memory."""
+        if inputs not in INPUTS:
+            raise UserError(f"unknown inputs {inputs!r}: use {', '.join(INPUTS)}")
+        alone = self.fabric.world_size == 1 and self.recipe.training.accumulate == 1
+        if inputs == "memory" and not alone:
+            raise UserError("inputs in memory need one process and training.accumulate = 1")
+        shape = image_files(self.recipe, []).shape
+        size = int(np.prod(shape))
+        encoder = self.captioner.encoder
+        if has_fixed_features(self.recipe, encoder):
+            size = 2 * encoder.width * (shape[-1] // encoder.stride) ** 2  # float16
+        return inputs == "memory" or (inputs == "auto" and alone and fits(len(self._paths), size, self.fabric.device))
+
+    def _file_inputs(self, cache: Path | None) -> Any:
+        """Images, or features of a frozen encoder, read from files for every batch."""
+        encoder, folder = self.captioner.encoder, cache or self.out / "cache"
+        features = feature_inputs(self.recipe, encoder, self._paths, folder, self.workers, self.fabric, self.on_event)
+        if features:
+            self.grid = features.grid
+        return features or image_inputs(self.recipe, self._paths, cache)
+
+    def _resident_batches(self) -> ResidentBatches:
+        """Images, or features of a frozen encoder, in the device's memory."""
+        encode = None
+        if has_fixed_features(self.recipe, self.captioner.encoder):
+            encode = self._encode
+        files = image_files(self.recipe, self._paths)
+        cache = (self.cache, pixel_key(self.recipe)) if self.cache else None
+        rows, errors = load_resident(files, self.fabric.device, self.workers, cache, self.on_event, encode)
+        self._report_unreadable(list(errors.values()))
+        resident = ResidentBatches(self.batches, rows, errors)
+        resident.fit(self._batch_order(self.progress.epoch))
+        return resident
+
+    @torch.inference_mode()
+    def _encode(self, pixels: Tensor) -> Tensor:
+        with self.fabric.autocast():
+            features = self.captioner.encoder(pixels)
+        self.grid = features.grid
+        return features.vectors.half()
+
+    def _build_update(self, teachers: Sequence[Any]) -> None:
+        training, captioner, captured = self.recipe.training, self.captioner, self._runs_on_gpu and bool(self.resident)
+        groups = parameter_groups(captioner, training.lr, self.recipe.encoder.lr, capturable=captured)
+        self.optimiser = optimisers[training.optimiser](groups, training.weight_decay, capturable=captured)
+        self.loss, _ = self.fabric.setup(build_loss(self.recipe, captioner, teachers), self.optimiser)
+        if training.compile and self._runs_on_gpu:
+            captioner.encoder.body.compile()
+        self.update = Update(self.fabric, self.loss, self.optimiser, training.clip, self.grid)
+        self.resident_update = CapturedUpdate(self.update, self.resident) if self.resident else None
+        self.average = WeightAverage(captioner, training.average) if training.average else None
+
+    @property
+    def _runs_on_gpu(self) -> bool:
+        return self.fabric.device.type == "cuda"
 
     def _restore(self, checkpoint: CheckpointInfo) -> None:
         self.progress = checkpoint.progress
@@ -235,8 +328,8 @@ class Trainer:
                 "encoder": captioner.encoder.settings.name,
                 "parameters": sum(weight.numel() for weight in captioner.parameters()),
                 "trained_parameters": sum(weight.numel() for weight in captioner.parameters() if weight.requires_grad),
-                "images": len(self.train_data),
-                "captions": sum(len(image.captions) for image in self.train_data.images),
+                "images": len(self.data.images),
+                "captions": sum(map(len, self.batches.token_ids)),
                 "epochs": training.epochs,
                 "steps": self.steps,
                 "step": self.progress.step,
@@ -262,31 +355,74 @@ class Trainer:
 
     def _train_epoch(self, log: RunLog | None) -> EpochTotals:
         """Train on the batches of the epoch that are left."""
-        progress, training, fabric = self.progress, self.recipe.training, self.fabric
+        progress, training = self.progress, self.recipe.training
         batches = self._batch_order(progress.epoch)[progress.batch :]
-        own_batches = split_batches(batches, fabric.global_rank, fabric.world_size)
-        loader = read_ahead(self.batches, own_batches, self.workers, pin_memory=fabric.device.type == "cuda")
+        updates = self._resident_updates(batches) if self.resident else self._file_updates(batches)
         self.loss.train()
-        totals = EpochTotals()
+        totals, pending = EpochTotals(), list[tuple[int, float, Tensor]]()
+        started, seconds_before = time.monotonic(), progress.seconds
         for start in range(0, len(batches), training.accumulate):
-            started = time.monotonic()
             group = batches[start : start + training.accumulate]
-            sums = self._step([next(loader) for _ in group])
+            lr = set_learning_rates(self.optimiser, training.schedule, progress.step, self.steps, training.warmup)
+            sums = next(updates)
+            if self.average:
+                self.average.update(progress.step)
             progress.batch += len(group)
             progress.step += 1
-            seconds = time.monotonic() - started
-            progress.seconds += seconds
-            totals.seconds += seconds
+            pending.append((progress.step, lr, sums))
             totals.images += sum(len({image for image, _ in pairs}) for pairs in group)
-            self._report_step(log, totals, *sums.tolist())
-            if training.checkpoint_every and progress.step % training.checkpoint_every == 0:
+            checkpoint_is_due = training.checkpoint_every and progress.step % training.checkpoint_every == 0
+            is_last = start + training.accumulate >= len(batches)
+            if not self._runs_on_gpu or len(pending) == REPORT_INTERVAL or checkpoint_is_due or is_last:
+                losses = torch.stack([sums for _, _, sums in pending]).tolist()  # waits for the device
+                totals.seconds = time.monotonic() - started
+                progress.seconds = seconds_before + totals.seconds
+                for (step, lr, _), step_sums in zip(pending, losses, strict=True):
+                    self._report_step(log, totals, step, lr, *step_sums)
+                pending = []
+            if checkpoint_is_due:
                 self._save_checkpoint()
         self._share_unreadable()
         return totals
 
+    def _file_updates(self, batches: list[list[Pair]]) -> Iterator[Tensor]:
+        """Makes a step with each `next`; worker processes read the images."""
+        fabric, accumulate = self.fabric, self.recipe.training.accumulate
+        own_batches = split_batches(batches, fabric.global_rank, fabric.world_size)
+        loader = read_ahead(self.batches, own_batches, self.workers, pin_memory=self._runs_on_gpu)
+        while group := list(islice(loader, accumulate)):
+            for batch in group:
+                self._report_unreadable(batch.unreadable)
+            self._seed_step()
+            yield self.update(group)
+
+    def _resident_updates(self, batches: list[list[Pair]]) -> Iterator[Tensor]:
+        """Makes a step with each `next`, on inputs in the device's memory."""
+        assert self.resident is not None
+        assert self.resident_update is not None
+        self.resident.fit(batches)
+        plans = torch.from_numpy(np.stack([self.resident.plan(pairs) for pairs in batches])).to(self.fabric.device)
+        for plan in plans:
+            self._seed_step()
+            yield self.resident_update(plan)
+
+    def _seed_step(self) -> None:
+        """Seed dropout and augmentation, after the data loader has drawn random numbers of its own."""
+        torch.manual_seed(hash((self.recipe.seed, self.progress.step, self.fabric.global_rank)) % 2**63)
+
     def _report_step(
-        self, log: RunLog | None, totals: EpochTotals, loss: float, log_loss: float, words: float, captions: float
+        self,
+        log: RunLog | None,
+        totals: EpochTotals,
+        step: int,
+        lr: float,
+        loss: float,
+        log_loss: float,
+        words: float,
+        captions: float,
     ) -> None:
+        if not math.isfinite(loss + log_loss):
+            raise UserError(f"the loss is not finite at step {step}: lower training.lr or training.clip")
         totals.log_loss += log_loss
         totals.words += words
         if log is None:
@@ -295,44 +431,11 @@ class Trainer:
             "epoch": self.progress.epoch + 1,
             "loss": log_loss / max(words, 1),
             "objective": loss / max(captions, 1),
-            "lr": self.optimiser.param_groups[0]["lr"],
+            "lr": lr,
             "images_per_second": totals.images_per_second,
         }
-        log.write(self.progress.step, **event)
-        self.on_event({"kind": "step", "step": self.progress.step, "steps": self.steps, **event})
-
-    def _step(self, group: list[Batch]) -> Tensor:
-        """One optimiser step over a group of batches; returns the sums of the loss over all processes."""
-        training, fabric, step = self.recipe.training, self.fabric, self.progress.step
-        torch.manual_seed(hash((self.recipe.seed, step, fabric.global_rank)) % 2**63)
-        set_learning_rates(self.optimiser, training.schedule, step, self.steps, training.warmup)
-        own_captions = sum(int((batch.tokens != PAD).any(dim=1).sum()) for batch in group)
-        captions = self._sum_over_processes(torch.tensor(own_captions, device=fabric.device))
-        grid = self.features.grid if self.features else None
-        own_sums = []
-        for number, batch in enumerate(group):
-            self._report_unreadable(batch.unreadable)
-            batch = batch.to(fabric.device)
-            with fabric.no_backward_sync(self.loss, enabled=number < len(group) - 1):
-                sums = self.loss(batch.inputs, batch.may_flip, batch.tokens, batch.image_index, grid, batch.boxes)
-                # gradients are averaged over processes, and the loss is a mean over the captions of all processes
-                fabric.backward(sums.loss * fabric.world_size / captions.clamp(min=1))
-            own_sums.append(sums.as_vector())
-        total = self._sum_over_processes(torch.stack(own_sums).sum(dim=0))
-        if not bool(total.isfinite().all()):
-            raise UserError(f"the loss is not finite at step {step + 1}: lower training.lr or training.clip")
-        if training.clip:
-            fabric.clip_gradients(self.loss, self.fabric_optimiser, max_norm=training.clip)
-        self.fabric_optimiser.step()
-        self.fabric_optimiser.zero_grad()
-        if self.average:
-            self.average.update(step)
-        return total
-
-    def _sum_over_processes(self, tensor: Tensor) -> Tensor:
-        total = self.fabric.all_reduce(tensor, reduce_op="sum")
-        assert isinstance(total, Tensor)
-        return total
+        log.write(step, **event)
+        self.on_event({"kind": "step", "step": step, "steps": self.steps, **event})
 
     def _share_unreadable(self) -> None:
         """Make the unreadable images of all processes known to all."""
@@ -368,12 +471,21 @@ class Trainer:
         log.write(progress.step, **event)
         return {**event, "is_best": progress.best_epoch == progress.epoch}
 
-    def _dev_scores(self) -> dict[str, float]:
-        """CIDEr and BLEU-4 of freely decoded dev captions, in percent."""
-        recipe, images = self.recipe, self.dev_data.images
-        with self.fabric.autocast():
+    def _dev_scores(self) -> dict[str, Any]:
+        """CIDEr and BLEU-4 of freely decoded dev captions, in percent; their means, if there are several data sets."""
+        scores = {part.name: self._part_scores(part) for part in self.data.parts}
+        means = {
+            metric: sum(part_scores[metric] for part_scores in scores.values()) / len(scores)
+            for metric in ("cider", "bleu4")
+        }
+        return means if len(scores) == 1 else {**means, "data": scores}
+
+    def _part_scores(self, part: Part) -> dict[str, float]:
+        recipe, images = self.recipe, part.dev.images
+        decoding = replace(recipe.decoding, style=part.style) if self.vocabulary.styles else recipe.decoding
+        with self.fabric.autocast(), torch.compiler.set_stance("force_eager"):
             captions = caption_split(
-                self.captioner, self.vocabulary, recipe.preprocessing, images, recipe.decoding,
+                self.captioner, self.vocabulary, recipe.preprocessing, images, decoding,
                 batch_size=100, workers=self.workers, regions=self.regions,
             ).captions  # fmt: skip
         candidates = [captions[image.name].words for image in images if image.name in captions]
@@ -408,8 +520,13 @@ class Trainer:
         """Record in run.json what was trained, on what, and how far."""
         record = {
             "recipe": asdict(self.recipe),
+            "start": self.sources["start"],
             "teachers": self.sources["teachers"],
-            "data": {"name": self.train_data.name, "train": len(self.train_data), "dev": len(self.dev_data)},
+            "data": [
+                {"name": part.name, "train": len(part.train), "dev": len(part.dev), "weight": part.weight}
+                | ({"style": part.style} if self.vocabulary.styles else {})
+                for part in self.data.parts
+            ],
             "regions": self.sources["regions"],
             "vocabulary": len(self.vocabulary),
             "parameters": sum(weight.numel() for weight in self.captioner.parameters()),
@@ -419,3 +536,11 @@ class Trainer:
             **self.machine,
         }
         write_text(self.out / RUN, json.dumps(record, indent=2) + "\n")
+
+
+class _NoInputs:
+    """Takes the place of inputs that are in the device's memory."""
+
+    def rows(self, indices: Sequence[int]) -> tuple[np.ndarray, list[str]]:
+        """Not called."""
+        raise AssertionError("inputs are in the device's memory")

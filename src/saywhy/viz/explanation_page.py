@@ -34,18 +34,24 @@ from saywhy.viz.protocols import ExplanationLike, WordLike
 
 IMAGE_SIDE, FINE_SIDE, COARSE_SIDE = 800, 256, 112
 """Pixels along the longer side: of the image, of a map over pixels or boxes, of a smooth map over a grid."""
-THUMBNAIL_HEIGHT = 192  # pixels, in the index of reports
+THUMBNAIL_HEIGHT = 320  # pixels, in the index of reports
+ASPECTS = (0.75, 2.0)
+"""The narrowest and the widest image in the index, width divided by height; others are cut at the sides."""
 LARGE_MAP = 16_000
 """Bytes above which a map gets fewer colours. Smooth maps, where steps of colour would be visible, are smaller."""
 WORD_FIELDS = (
     *("word", "position", "caption_word", "contrast", "logit", "probability", "pixel_relevance"),
     *("absorbed_by_encoder", "earlier_words", "beta", "risk"),
 )
+UNFAMILIAR = """<p class="muted"><b>This image is unlike the photographs the model was trained on;
+    its caption may be wrong.</b></p>"""
+UNFAMILIAR_CARD = '<small class="unfamiliar">Unlike the photographs the model was trained on</small>'
 LIKELY_MADE_UP = 0.5
 """The risk from which on a word gets a wavy underline."""
 GATE_HELP = """<dt>Gate β</dt>
     <dd>The model’s own gate for this word, as its paper defines it. In soft attention and MH-FC, β is how much of the
       image is let in; in Ada-LSTM, it is the share of what the model knows from the earlier words.</dd>"""
+RISK_LEGEND = '<span><span class="made-up">Wavy line</span>: more likely made up than true</span>'
 RISK_HELP = """<dt>Chance that it is made up</dt>
     <dd>Estimated from similar object words: the share of them that no human caption of their image mentions. Only
       words for objects have it. A wavy line marks words that are more likely made up than true.</dd>"""
@@ -67,6 +73,7 @@ def explanation_page(explanation: ExplanationLike) -> str:
         "table": numbers_table(explanation),
         "gate": GATE_HELP if any(word.beta is not None for word in explanation.words) else "",
         "risk": RISK_HELP if any(word.risk is not None for word in explanation.words) else "",
+        "unfamiliar": UNFAMILIAR if explanation.familiar is False else "",
         "footer": _footer(explanation),
         "data": json.dumps(_script_data(explanation), ensure_ascii=False).replace("<", r"\u003c"),
     }
@@ -75,9 +82,10 @@ def explanation_page(explanation: ExplanationLike) -> str:
 
 def index_page(reports: Iterable[tuple[str, ExplanationLike]]) -> str:
     """A page that links to reports. Each comes as its path, relative to the page, and its explanation."""
-    items = [_index_item(path, explanation) for path, explanation in reports]
-    title = f"Why each word: {len(items)} image{'s' if len(items) != 1 else ''}"
-    return _fill("explanation_index.html", {"title": title, "items": "\n".join(items)})
+    items = "\n".join(cards := [_index_item(path, explanation) for path, explanation in reports])
+    title = f"Why each word: {len(cards)} image{'s' if len(cards) != 1 else ''}"
+    risk = RISK_LEGEND if 'class="made-up"' in items else ""
+    return _fill("explanation_index.html", {"title": title, "colours": _css_colours(), "risk": risk, "items": items})
 
 
 def thumbnail(explanation: ExplanationLike) -> Image.Image | None:
@@ -93,8 +101,35 @@ def _index_item(path: str, explanation: ExplanationLike) -> str:
     link = quote(os.fsencode(path))  # a file name may hold bytes that are not UTF-8
     url = _jpeg_url(explanation.image, quality=80) if explanation.image else ""
     image = f'<img alt="" src="{url}">' if url else ""
-    caption, source = escape(explanation.caption), escape(explanation.source)
-    return f'<li><a href="{link}">{image}{caption}</a><small>{source}</small></li>'
+    width, height = explanation.size
+    aspect = min(max(width / height, ASPECTS[0]), ASPECTS[1])
+    caption, source = _coloured_caption(explanation), escape(PurePath(explanation.source).name)
+    warning = UNFAMILIAR_CARD if explanation.familiar is False else ""
+    text = f'<p class="caption">{caption}</p>{warning}<small>{source}</small>'
+    return f'<li style="--aspect: {aspect:.3f}"><a href="{link}">{image}{text}</a></li>'
+
+
+def _coloured_caption(explanation: ExplanationLike) -> str:
+    """The caption, each word coloured by its share of evidence from the image, likely made-up words underlined."""
+    explained = {word.position: word for word in explanation.words if word.word == word.caption_word}
+    parts, end = [], 0
+    for position, token in enumerate(explanation.tokens):
+        start = explanation.caption.index(token, end)
+        space, end = explanation.caption[end:start], start + len(token)  # no space before "n't" and "'s"
+        parts.append(space + _coloured_word(token, explained.get(position)))
+    return "".join(parts)
+
+
+def _coloured_word(token: str, word: WordLike | None) -> str:
+    if word is None or word.contrast is not None:
+        return escape(token)
+    share = word.budget.image_share
+    title = f"{100 * share:z.0f} % of the evidence is from the image".replace("-", "−")
+    style = f'style="--share: {max(share, 0):.2f}"'
+    mark = ""
+    if word.risk is not None and word.risk >= LIKELY_MADE_UP:
+        mark, title = 'class="made-up" ', f"{title}; {100 * word.risk:.0f} % likely made up"
+    return f'<span {mark}{style} title="{title}">{escape(token)}</span>'
 
 
 def _fill(template: str, values: Mapping[str, str]) -> str:
@@ -238,9 +273,12 @@ def numbers_table(explanation: ExplanationLike) -> str:
 def _footer(explanation: ExplanationLike) -> str:
     width, height = explanation.size
     side = explanation.input_size
+    style = f", style {explanation.style}" if explanation.style else ""
     parts = [
         f"{PurePath(explanation.source).name}, {width} × {height} pixels",
-        f"model {explanation.model}, input {side} × {side} pixels",
+        f"model {explanation.model}{style}, input {side} × {side} pixels",
         f"LRP rules “{explanation.composite}”",
     ]
+    if explanation.familiarity is not None:
+        parts.append(f"familiarity {explanation.familiarity:.2g}")
     return escape(" · ".join(parts))

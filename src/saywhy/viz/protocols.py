@@ -136,6 +136,18 @@ class ExplanationLike(Protocol):
         """The name of the model."""
 
     @property
+    def style(self) -> str:
+        """The style of the caption; empty for a model without styles."""
+
+    @property
+    def familiarity(self) -> float | None:
+        """The share of photographs that are less like the training photographs, if known."""
+
+    @property
+    def familiar(self) -> bool | None:
+        """Whether the image is like the training photographs, if known."""
+
+    @property
     def caption(self) -> str:
         """The caption as a sentence."""
 
