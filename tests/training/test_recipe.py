@@ -55,7 +55,7 @@ def without(recipe: Recipe, *keys: str) -> dict:
     return table
 
 
-def test_every_recipe_is_named_after_its_file_except_that_of_the_shipped_model():
+def test_every_recipe_is_named_after_its_file_except_that_of_a_model_of_version_0_2():
     names = {path.stem: read_recipe(path).name for path in RECIPES}
     assert names.pop("flickr8k-soft-distilled") == "soft-attention-flickr8k"
     assert all(stem == name for stem, name in names.items())

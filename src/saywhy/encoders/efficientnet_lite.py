@@ -82,6 +82,7 @@ class Convolution(nn.Conv2d):
         padding = (kernel - 1) * dilation // 2 if stride == 1 else 0
         super().__init__(channels_in, channels_out, kernel, stride, padding, dilation, groups, bias=False)
         self.extent = (kernel - 1) * dilation + 1  # pixels that the dilated kernel covers
+        self._merged: tuple[tuple, Tensor, Tensor] | None = None  # with the batch norm after it
 
     def padded(self, x: Tensor) -> Tensor:
         """(B, C, h, w) ↦ (B, C, h + p, w + q), so that the output has ⌈size / stride⌉ pixels."""
@@ -99,11 +100,23 @@ class Convolution(nn.Conv2d):
         x = self.padded(x)
         if norm.training:
             return norm(self(x))
+        weight, bias = self._with_gradient(norm) if torch.is_grad_enabled() else self._once(norm)
+        return F.conv2d(x, weight, bias, self.stride, self.padding, self.dilation, self.groups)
+
+    def _with_gradient(self, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
+        """Weight and bias of the one convolution."""
         assert norm.running_mean is not None
         assert norm.running_var is not None
         scale = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
-        weight, bias = self.weight * scale[:, None, None, None], norm.bias - norm.running_mean * scale
-        return F.conv2d(x, weight, bias, self.stride, self.padding, self.dilation, self.groups)
+        return self.weight * scale[:, None, None, None], norm.bias - norm.running_mean * scale
+
+    def _once(self, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
+        """The same without gradient, computed again only after one of the tensors has changed."""
+        tensors = (self.weight, norm.weight, norm.bias, norm.running_mean, norm.running_var)
+        version = tuple((tensor.data_ptr(), tensor._version) for tensor in tensors if tensor is not None)
+        if self._merged is None or self._merged[0] != version:
+            self._merged = version, *self._with_gradient(norm)
+        return self._merged[1:]
 
 
 class Separable(nn.Module):

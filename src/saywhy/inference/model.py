@@ -395,7 +395,7 @@ def load(model: str | Path | None = None, device: str | torch.device | None = No
     """Load a model by name or folder; by default, the one that ships with saywhy.
 
     >>> load()
-    <Model ada-lstm-coco-flickr8k: soft-attention over efficientnet-lite2, 3,491 words, on cpu>
+    <Model ada-lstm-coco-flickr8k: ada-lstm over efficientnet-lite2, 8,276 words, on cpu>
     """
     folder = locate(model)
     return Model(load_folder(folder, choose_device(device)), folder=folder)

@@ -209,7 +209,7 @@ def image_files(recipe: Recipe, paths: Sequence[Path]) -> ImageFiles:
     preprocessing = recipe.preprocessing
     side = preprocessing.size
     if recipe.augmentation:
-        side = max(side, round((recipe.augmentation.size or side) * CANVAS))
+        side = round((recipe.augmentation.size or side) * CANVAS)
     prepare: Callable[[Image.Image], np.ndarray] = preprocessing
     if recipe.augmentation:
         prepare = partial(preprocessing.canvas, side=side)
