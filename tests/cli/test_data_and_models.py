@@ -10,6 +10,7 @@ from PIL import Image
 
 from saywhy.captioners import captioners
 from saywhy.encoders import encoders
+from saywhy.inference.model import SHIPPED
 
 
 def lines(text: str, label: str) -> list[str]:
@@ -111,7 +112,7 @@ def test_models_lists_everything_shipped_and_registered(run) -> None:
     result = run("models", "--json")
     assert (result.code, result.err, result.out.count("\n")) == (0, "", 1)
     tables = json.loads(result.out)
-    assert "soft-attention-flickr8k" in [row["name"] for row in tables["models"]]
+    assert SHIPPED in [row["name"] for row in tables["models"]]
     assert [row["name"] for row in tables["captioners"]] == list(captioners)
     assert [row["name"] for row in tables["encoders"]] == list(encoders)
     about = next(row["about"] for row in tables["captioners"] if row["name"] == "soft-attention")
@@ -122,5 +123,5 @@ def test_models_lists_everything_shipped_and_registered(run) -> None:
 
 def test_models_prints_the_same_as_a_table(run) -> None:
     printed = run("models").out
-    for text in ("soft-attention-flickr8k", *captioners, *encoders, "14 × 14 × 512"):
+    for text in (SHIPPED, *captioners, *encoders, "14 × 14 × 512"):
         assert text in printed

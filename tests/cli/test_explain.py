@@ -21,6 +21,7 @@ from PIL import Image
 import tiny
 from saywhy.cli import app
 from saywhy.explain import METHODS, Explanation, composites
+from saywhy.inference.model import SHIPPED
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "images"
 FILES = ["explanation.json", "maps.npz", "report.html", "words.png"]
@@ -96,7 +97,7 @@ def test_shipped_model_explains_a_photograph(run, shipped: Shipped) -> None:
 def test_written_explanation_conserves_relevance(shipped: Shipped) -> None:
     saved, loaded = explanation_json(shipped.out), Explanation.load(shipped.out)
     assert {"image", "caption", "model"} <= set(saved)
-    assert (saved["model"], saved["methods"]) == ("soft-attention-flickr8k", ["lrp", "attention"])
+    assert (saved["model"], saved["methods"]) == (SHIPPED, ["lrp", "attention"])
     for word in saved["words"]:
         assert {"word", "logit", "probability", "budget", "earlier_words"} <= set(word)
         assert list(word["budget"]) == ["image", "earlier_words", "initial_state", "absorbed"]

@@ -43,7 +43,7 @@ def reference(name: str, height: int, width: int) -> torch.nn.Module:
 def test_features_equal_those_of_the_package_on_photographs(encoder, size, dtype, tolerance):
     height, width = (encoder.size, encoder.size) if size == "default" else size
     pixels = photographs(height, width)
-    assert len(pixels) == 4
+    assert len(pixels) == 11
     oracle = reference(encoder.settings.name, height, width).to(dtype)
     with torch.no_grad():
         vectors = encoder.to(dtype)(pixels).vectors
@@ -113,3 +113,15 @@ def test_file_of_another_variant_is_refused(tmp_path):
     save_file(other.body.state_dict(), tmp_path / "lite1.safetensors")
     with pytest.raises(UserError, match="does not fit"):
         encoders.build("efficientnet-lite2", tmp_path / "lite1.safetensors")
+
+
+def test_merged_convolutions_follow_changes_of_the_weights():
+    encoder, pixels = encoders.build("efficientnet-lite0", None, size=64), torch.rand(1, 3, 64, 64) * 255
+    before = encoder(pixels).vectors.detach()
+    with torch.no_grad():
+        merged = encoder(pixels).vectors
+        torch.testing.assert_close(merged, before)
+        encoder.body.bn1.weight.mul_(2)
+        changed = encoder(pixels).vectors
+    assert not torch.allclose(changed, merged)
+    torch.testing.assert_close(changed, encoder(pixels).vectors.detach())

@@ -31,6 +31,7 @@ from saywhy.captioners.base import (
     Attention,
     Captioner,
     CaptionerSettings,
+    OutputLayer,
     State,
     Step,
     active_rows,
@@ -103,7 +104,7 @@ class AdaLSTM(Captioner[AdaLSTMState]):
         self.W_s = nn.Linear(d_h, attention, bias=False)
         self.w_a = nn.Linear(attention, 1, bias=False)
         self.language_lstm = nn.LSTMCell(d_h + d_h, d_h)
-        self.fc = nn.Linear(d_h, vocabulary_size)
+        self.fc = OutputLayer(d_h, vocabulary_size)
         self.dropout = nn.Dropout(settings.dropout)
         self.image_dropout = nn.Dropout(settings.image_dropout)
         self.language_dropout = nn.Dropout(settings.language_dropout)

@@ -26,7 +26,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from saywhy.captioners.base import Attention, Captioner, CaptionerSettings, State, Step, TeacherForced, captioners
+from saywhy.captioners.base import (
+    Attention,
+    Captioner,
+    CaptionerSettings,
+    OutputLayer,
+    State,
+    Step,
+    TeacherForced,
+    captioners,
+)
 from saywhy.captioners.transformer import Layer, MultiHeadAttention, positions
 from saywhy.data.tokenizer import END
 from saywhy.encoders.base import Encoder, Features
@@ -214,7 +223,7 @@ class CoCa(Captioner[CoCaState]):
         self.unimodal = nn.ModuleList(Layer(width, heads, dropout) for _ in range(settings.unimodal))
         self.multimodal = nn.ModuleList(MultimodalLayer(settings) for _ in range(settings.multimodal))
         self.norm = nn.LayerNorm(width)
-        self.out = nn.Linear(width, vocabulary_size)
+        self.out = OutputLayer(width, vocabulary_size)
         self.dropout = nn.Dropout(dropout)
         self.contrastive = ContrastiveHead(width) if settings.contrastive else None
 

@@ -30,6 +30,7 @@ from saywhy.captioners.base import (
     Attention,
     Captioner,
     CaptionerSettings,
+    OutputLayer,
     State,
     Step,
     active_rows,
@@ -96,7 +97,7 @@ class MHFC(Captioner[MHFCState]):
         self.W_v = nn.Linear(d_h, d_h, bias=False)
         self.W_o = nn.Linear(d_h, d_h)
         self.W_mh = nn.Linear(d_h, d_h)
-        self.fc = nn.Linear(d_h, vocabulary_size)
+        self.fc = OutputLayer(d_h, vocabulary_size)
         self.dropout = nn.Dropout(settings.dropout)
         self.image_dropout = nn.Dropout(settings.image_dropout)
         nn.init.normal_(self.E.weight, std=d_w**-0.5)

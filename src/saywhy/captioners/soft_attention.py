@@ -26,6 +26,7 @@ from saywhy.captioners.base import (
     Attention,
     Captioner,
     CaptionerSettings,
+    OutputLayer,
     State,
     Step,
     active_rows,
@@ -151,7 +152,7 @@ class SoftAttention(Captioner[SoftAttentionState]):
         self.lstm = nn.LSTMCell(m + feature, n)
         self.L_h = nn.Linear(n, m)
         self.L_z = nn.Linear(feature, m, bias=False)
-        self.L_o = nn.Linear(m, vocabulary_size)
+        self.L_o = OutputLayer(m, vocabulary_size)
         self.dropout = nn.Dropout(settings.dropout)
         nn.init.normal_(self.E.weight, std=m**-0.5)
         if settings.tie:

@@ -113,7 +113,7 @@ class Convolution(nn.Conv2d):
     def _once(self, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
         """The same without gradient, computed again only after one of the tensors has changed."""
         tensors = (self.weight, norm.weight, norm.bias, norm.running_mean, norm.running_var)
-        version = tuple((tensor.data_ptr(), tensor._version) for tensor in tensors if tensor is not None)
+        version = tuple((tensor.data_ptr(), tensor._version, tensor.dtype) for tensor in tensors if tensor is not None)
         if self._merged is None or self._merged[0] != version:
             self._merged = version, *self._with_gradient(norm)
         return self._merged[1:]
