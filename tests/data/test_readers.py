@@ -75,12 +75,15 @@ class TestFlickr8k:
         assert all(image.path.is_file() for image in dataset.images)
         assert any("not an image's: 1" in note for note in dataset.notes)
 
-    def test_an_image_on_two_lists_is_not_trained_on(self, root: Path) -> None:
-        (root / "Flickr_8k.trainImages.txt").write_text("a.jpg\nc.jpg\nunknown.jpg\n")
+    def test_an_image_on_two_lists_is_refused(self, root: Path) -> None:
+        (root / "Flickr_8k.trainImages.txt").write_text("a.jpg\nc.jpg\n")
+        with pytest.raises(UserError, match=r"testImages.txt: 1 of its images .* such as c\.jpg in train"):
+            read_dataset(root)
+
+    def test_a_listed_image_without_captions_is_noted(self, root: Path) -> None:
+        (root / "Flickr_8k.trainImages.txt").write_text("a.jpg\nunknown.jpg\n")
         dataset = read_dataset(root)
-        assert split_of(dataset)["c.jpg"] == "test"
-        assert any("1 names also on an earlier list" in note for note in dataset.notes)
-        assert any("1 of 3 names have no captions" in note for note in dataset.notes)
+        assert any("1 of 2 names have no captions" in note for note in dataset.notes)
 
     def test_a_malformed_token_line_is_named(self, root: Path) -> None:
         (root / "captions.txt").unlink()

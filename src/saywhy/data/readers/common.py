@@ -79,7 +79,7 @@ def find_image_folder(root: Path, image_folder: Path | None, usual: Iterable[str
 def read_split_lists(lists: Mapping[str, Path], names: Iterable[str]) -> tuple[dict[str, str], list[str]]:
     """Read one file per split with one image name per line; returns name → split, and notes.
 
-    An image on two lists goes to the later split of train, dev, test, so that no evaluation image is trained on.
+    An image on two lists is a `UserError`.
     """
     known = set(names)
     splits: dict[str, str] = {}
@@ -89,7 +89,10 @@ def read_split_lists(lists: Mapping[str, Path], names: Iterable[str]) -> tuple[d
         if unknown := listed - known:
             notes.append(f"{lists[split].name}: {len(unknown)} of {len(listed)} names have no captions")
         if repeated := sorted(listed & splits.keys()):
-            notes.append(f"{lists[split].name}: {len(repeated)} names also on an earlier list, now only {split}")
+            raise UserError(
+                f"{lists[split]}: {len(repeated)} of its images are also in another split, such as {repeated[0]} in "
+                f"{splits[repeated[0]]}; list each image in one split"
+            )
         splits.update(dict.fromkeys(listed, split))
     return splits, notes
 
