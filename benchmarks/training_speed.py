@@ -3,8 +3,8 @@
     python benchmarks/training_speed.py recipes/coco-soft-224.toml --data DIR --images 15000 --inputs memory files
 
 The data's training images are repeated up to --images. Every epoch is timed from its first step to its last, with
-reading, steps and logging; the first epoch of a run also warms up and, on a GPU, captures or compiles. A last, short
-run is profiled: kernels by their time on the device.
+reading, steps and logging; the first epoch of a run also warms up and, on a GPU, captures the step. A last, short run
+is profiled: kernels by their time on the device.
 Prints JSON lines.
 """
 
@@ -33,8 +33,6 @@ def main() -> None:
     for inputs in arguments.inputs:
         for batch in arguments.batch:
             changes = {"epochs": arguments.epochs, "batch": batch, "evaluate_every": arguments.epochs}
-            if arguments.compile:
-                changes["compile"] = True
             recipe = read_recipe(arguments.recipe, training=changes, encoder={"weights": arguments.weights})
             print(json.dumps(measure(recipe, data, inputs, batch, arguments.profile)), flush=True)
 
@@ -49,7 +47,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch", type=int, nargs="+", default=[256])
     parser.add_argument("--inputs", nargs="+", default=["memory"])
-    parser.add_argument("--compile", action="store_true")
     parser.add_argument("--profile", type=int, default=20, help="batches of the profiled run, 0 for none")
     return parser.parse_args()
 
@@ -76,7 +73,6 @@ def measure(recipe: Recipe, data: Dataset, inputs: str, batch: int, profiled: in
         "captioner": recipe.captioner.name,
         "inputs": inputs,
         "batch": batch,
-        "compile": getattr(recipe.training, "compile", False),
         "images_per_second": [round(event["images_per_second"], 1) for event in epochs],
         "loss": [round(event["loss"], 4) for event in epochs],
         "seconds_with_start_and_evaluation": round(seconds, 1),

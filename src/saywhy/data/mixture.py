@@ -30,7 +30,9 @@ class DataSettings:
             if not STYLE_MARKER.fullmatch(f"<style:{text}>"):
                 raise UserError(f"data.{key} = {text!r}: use letters, digits, '.', '-' and '_'")
         if not 0 < self.weight <= 1000:
-            raise UserError(f"data.weight = {self.weight} of {self.name} is out of range: use 0 to 1000")
+            raise UserError(
+                f"data.weight = {self.weight} of {self.name} is out of range: use more than 0, at most 1000"
+            )
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ class Batches(TorchDataset):
     Args:
         captions: tokens of all captions, by image, caption and position.
         vocabulary: their token ids.
-        inputs: the images or features.
+        inputs: the images or features; None if they are in the device's memory (`ResidentBatches`).
         boxes: the region boxes; None on a grid.
         styles: the style of each image's captions; None for a vocabulary without styles.
         weights: how often each image is in an epoch; None for once.
@@ -129,7 +129,7 @@ class Batches(TorchDataset):
         self,
         captions: Sequence[Sequence[Sequence[str]]],
         vocabulary: Vocabulary,
-        inputs: Inputs,
+        inputs: Inputs | None,
         boxes: Boxes | None = None,
         styles: Sequence[str] | None = None,
         weights: Sequence[float] | None = None,
@@ -163,6 +163,7 @@ class Batches(TorchDataset):
             return replace(padding, tokens=torch.full_like(padding.tokens, PAD))
         images = sorted({image for image, _ in pairs})
         row_of = {image: row for row, image in enumerate(images)}
+        assert self.inputs is not None, "inputs in the device's memory are gathered there"
         inputs, errors = self.inputs.rows(images)
         captions = [
             [] if errors[row_of[image]] else self.token_ids[image][caption] for image, caption in pairs

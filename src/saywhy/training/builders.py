@@ -238,21 +238,6 @@ def region_boxes(recipe: Recipe, regions: RegionSource, images: Sequence[Caption
     return RegionBoxes(regions, names, paths, None if regions.are_features else frame)
 
 
-def feature_inputs(
-    recipe: Recipe,
-    encoder: Encoder,
-    paths: Sequence[Path],
-    cache: Path,
-    workers: int,
-    fabric: Fabric,
-    on_event: OnEvent,
-) -> CachedFeatures | None:
-    """Features from a cache, where the encoder is frozen and gets the same pixels in every epoch; else None."""
-    if not has_fixed_features(recipe, encoder):
-        return None
-    return cached_features(encoder, recipe.preprocessing, paths, cache, workers, fabric, on_event)
-
-
 def has_fixed_features(recipe: Recipe, encoder: Encoder) -> bool:
     """Whether the encoder is frozen and gets the same pixels in every epoch."""
     trained = any(parameter.requires_grad for parameter in encoder.parameters())

@@ -108,7 +108,6 @@ class TrainingRecipe:
         patience: epochs without a better score before training stops, 0 for no early stopping.
         checkpoint_every: steps between checkpoints within an epoch, 0 for one checkpoint per epoch.
         precision: "auto" (bfloat16 where the device supports it), "bf16" or "float32".
-        compile: compile the encoder with `torch.compile`, on a GPU; takes about a minute before the first step.
     """
 
     epochs: int = 15
@@ -132,7 +131,6 @@ class TrainingRecipe:
     patience: int = 0
     checkpoint_every: int = 0
     precision: str = "auto"
-    compile: bool = False
 
     def __post_init__(self) -> None:
         positive, share = (1, math.inf), (0, 1)

@@ -1,4 +1,4 @@
-"""Training inputs in the device's memory: every image is decoded, or encoded by a frozen encoder, once.
+"""The inputs of training: read from files for every batch, or once into the device's memory.
 
 All of COCO as 256 × 256 pixels is 23 GB of uint8, which fits into a large GPU; a training step then only sends the
 numbers of its images (`ResidentBatches`).
@@ -10,31 +10,105 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
+from saywhy.data.datasets import CaptionedImage
 from saywhy.data.loading import ImageFiles
+from saywhy.data.training_batches import Inputs
+from saywhy.encoders.base import Encoder
+from saywhy.errors import UserError
 from saywhy.files import whole_file
 from saywhy.inference.batches import read_ahead
+from saywhy.training.builders import OnEvent, cached_features, has_fixed_features, image_files, image_inputs, pixel_key
+from saywhy.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 CHUNK = 128
 """Images that are read, copied and encoded together."""
 SHARE_OF_MEMORY = 0.5
 """Of the device's free memory; training needs the rest."""
 
-OnEvent = Callable[[dict[str, Any]], None]
+INPUTS = ("auto", "files", "memory")
 
 
-def fits(images: int, bytes_per_image: int, device: torch.device) -> bool:
-    """Whether the inputs fit into the free memory of a GPU beside training; False on other devices."""
-    if device.type != "cuda":
-        return False
-    free, _ = torch.cuda.mem_get_info(device)
-    return images * bytes_per_image <= SHARE_OF_MEMORY * free
+class InputSource:
+    """The inputs of a run on a grid: images or, of a frozen encoder without augmentation, its features.
+
+    Attributes:
+        grid: rows and columns of the features, once they are computed; None for images.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        encoder: Encoder,
+        images: Sequence[CaptionedImage],
+        fabric: Fabric,
+        workers: int,
+        cache: Path | None,
+        on_event: OnEvent,
+    ) -> None:
+        self.recipe, self.encoder, self.fabric, self.workers, self.on_event = recipe, encoder, fabric, workers, on_event
+        self.paths, self.cache = [image.path for image in images], cache
+        self.features = has_fixed_features(recipe, encoder)
+        self.grid: tuple[int, int] | None = None
+
+    def in_memory(self, inputs: str) -> bool:
+        """Whether all inputs are read once, into the device's memory; `inputs` is one of `INPUTS`."""
+        if inputs not in INPUTS:
+            raise UserError(f"unknown inputs {inputs!r}: use {', '.join(INPUTS)}")
+        alone = self.fabric.world_size == 1 and self.recipe.training.accumulate == 1
+        if inputs == "memory" and not alone:
+            raise UserError("inputs in memory need one process and training.accumulate = 1")
+        return inputs == "memory" or (inputs == "auto" and alone and self._fits())
+
+    def _fits(self) -> bool:
+        """Whether they fit into the free memory of a GPU beside training; False on other devices."""
+        if self.fabric.device.type != "cuda":
+            return False
+        shape = image_files(self.recipe, []).shape
+        size = int(np.prod(shape))
+        if self.features:
+            size = 2 * self.encoder.width * (shape[-1] // self.encoder.stride) ** 2  # float16
+        free, _ = torch.cuda.mem_get_info(self.fabric.device)
+        return len(self.paths) * size <= SHARE_OF_MEMORY * free
+
+    def in_batches(self, run: Path) -> Inputs:
+        """Inputs that are read from files for every batch; `run` is the run's folder, for features without a cache."""
+        if not self.features:
+            return image_inputs(self.recipe, self.paths, self.cache)
+        cached = cached_features(
+            self.encoder,
+            self.recipe.preprocessing,
+            self.paths,
+            self.cache or run / "cache",
+            self.workers,
+            self.fabric,
+            self.on_event,
+        )
+        self.grid = cached.grid
+        return cached
+
+    def on_device(self) -> tuple[Tensor, dict[int, str]]:
+        """All inputs as one tensor on the device, and the errors of unreadable images."""
+        files = image_files(self.recipe, self.paths)
+        cache = (self.cache, pixel_key(self.recipe)) if self.cache else None
+        encode = self._encode if self.features else None
+        return load_resident(files, self.fabric.device, self.workers, cache, self.on_event, encode)
+
+    @torch.inference_mode()
+    def _encode(self, pixels: Tensor) -> Tensor:
+        with self.fabric.autocast():
+            features = self.encoder(pixels)
+        self.grid = features.grid
+        return features.vectors.half()
 
 
 def load_resident(

@@ -54,13 +54,8 @@ from saywhy.training.builders import (
     build_loss,
     build_vocabulary,
     check_images,
-    feature_inputs,
-    has_fixed_features,
-    image_files,
-    image_inputs,
     launch_fabric,
     load_teachers,
-    pixel_key,
     region_boxes,
     source_digests,
     start_from,
@@ -79,7 +74,7 @@ from saywhy.training.checkpoint import (
 from saywhy.training.log import EpochTotals, RunLog, plot_curves
 from saywhy.training.optimisers import WeightAverage, optimisers, parameter_groups, set_learning_rates
 from saywhy.training.recipe import Recipe
-from saywhy.training.resident import fits, load_resident
+from saywhy.training.resident import InputSource
 from saywhy.training.updates import CapturedUpdate, Update
 
 if TYPE_CHECKING:
@@ -88,7 +83,6 @@ if TYPE_CHECKING:
 RUN = "run.json"
 PLOT_INTERVAL = 5.0  # seconds; curves are plotted after each epoch that takes longer
 REPORT_INTERVAL = 50  # steps; on a GPU, losses are read after so many
-INPUTS = ("auto", "files", "memory")
 
 
 def train(
@@ -187,7 +181,7 @@ class Trainer:
         checkpoint: CheckpointInfo | None = None,
     ) -> None:
         self.recipe, self.out, self.fabric, self.workers, self.on_event = recipe, out, fabric, workers, on_event
-        self.data, self.regions, self.cache = data, regions, cache
+        self.data, self.regions = data, regions
         self.progress, self.unreadable, self.machine = Progress(), set[str](), machine(fabric.device)
         self.sources = _as_json(source_digests(data, start, teachers, regions))
         if checkpoint:
@@ -207,77 +201,29 @@ class Trainer:
         if checkpoint:
             checkpoint.check_sources(self.sources)
         styles = data.per_image("style") if self.vocabulary.styles else None
-        resident = vectors is None and regions is None and self._inputs_in_memory(inputs)
         boxes = region_boxes(recipe, regions, data.images) if regions else None
-        self.grid: tuple[int, int] | None = None
-        self.batches = Batches(
-            captions,
-            self.vocabulary,
-            vectors or (_NoInputs() if resident else self._file_inputs(cache)),
-            boxes,
-            styles,
-            data.per_image("weight"),
-        )
-        self.resident = self._resident_batches() if resident else None
+        source = InputSource(recipe, self.captioner.encoder, data.images, fabric, workers, cache, on_event)
+        in_memory = regions is None and source.in_memory(inputs)
+        rows = vectors or (None if in_memory else source.in_batches(out))
+        self.batches = Batches(captions, self.vocabulary, rows, boxes, styles, data.per_image("weight"))
+        self.resident: ResidentBatches | None = None
+        if in_memory:
+            tensor, errors = source.on_device()
+            self._report_unreadable(list(errors.values()))
+            self.resident = ResidentBatches(self.batches, tensor, errors)
+            self.resident.fit(self._batch_order(epoch=0))
+        self.grid = source.grid
         batches_per_epoch = len(self._batch_order(epoch=0))
         self.steps = -(-batches_per_epoch // recipe.training.accumulate) * recipe.training.epochs
         self._build_update(load_teachers(teachers, recipe, self.vocabulary, fabric.device))
         if checkpoint:
             self._restore(checkpoint)
 
-    @property
-    def _paths(self) -> list[Path]:
-        return [image.path for image in self.data.images]
-
-    def _inputs_in_memory(self, inputs: str) -> bool:
-        """Whether all inputs are read once, into the device's memory."""
-        if inputs not in INPUTS:
-            raise UserError(f"unknown inputs {inputs!r}: use {', '.join(INPUTS)}")
-        alone = self.fabric.world_size == 1 and self.recipe.training.accumulate == 1
-        if inputs == "memory" and not alone:
-            raise UserError("inputs in memory need one process and training.accumulate = 1")
-        shape = image_files(self.recipe, []).shape
-        size = int(np.prod(shape))
-        encoder = self.captioner.encoder
-        if has_fixed_features(self.recipe, encoder):
-            size = 2 * encoder.width * (shape[-1] // encoder.stride) ** 2  # float16
-        return inputs == "memory" or (inputs == "auto" and alone and fits(len(self._paths), size, self.fabric.device))
-
-    def _file_inputs(self, cache: Path | None) -> Any:
-        """Images, or features of a frozen encoder, read from files for every batch."""
-        encoder, folder = self.captioner.encoder, cache or self.out / "cache"
-        features = feature_inputs(self.recipe, encoder, self._paths, folder, self.workers, self.fabric, self.on_event)
-        if features:
-            self.grid = features.grid
-        return features or image_inputs(self.recipe, self._paths, cache)
-
-    def _resident_batches(self) -> ResidentBatches:
-        """Images, or features of a frozen encoder, in the device's memory."""
-        encode = None
-        if has_fixed_features(self.recipe, self.captioner.encoder):
-            encode = self._encode
-        files = image_files(self.recipe, self._paths)
-        cache = (self.cache, pixel_key(self.recipe)) if self.cache else None
-        rows, errors = load_resident(files, self.fabric.device, self.workers, cache, self.on_event, encode)
-        self._report_unreadable(list(errors.values()))
-        resident = ResidentBatches(self.batches, rows, errors)
-        resident.fit(self._batch_order(self.progress.epoch))
-        return resident
-
-    @torch.inference_mode()
-    def _encode(self, pixels: Tensor) -> Tensor:
-        with self.fabric.autocast():
-            features = self.captioner.encoder(pixels)
-        self.grid = features.grid
-        return features.vectors.half()
-
     def _build_update(self, teachers: Sequence[Any]) -> None:
         training, captioner, captured = self.recipe.training, self.captioner, self._runs_on_gpu and bool(self.resident)
         groups = parameter_groups(captioner, training.lr, self.recipe.encoder.lr, capturable=captured)
         self.optimiser = optimisers[training.optimiser](groups, training.weight_decay, capturable=captured)
         self.loss, _ = self.fabric.setup(build_loss(self.recipe, captioner, teachers), self.optimiser)
-        if training.compile and self._runs_on_gpu:
-            captioner.encoder.body.compile()
         self.update = Update(self.fabric, self.loss, self.optimiser, training.clip, self.grid)
         self.resident_update = CapturedUpdate(self.update, self.resident) if self.resident else None
         self.average = WeightAverage(captioner, training.average) if training.average else None
@@ -483,7 +429,7 @@ class Trainer:
     def _part_scores(self, part: Part) -> dict[str, float]:
         recipe, images = self.recipe, part.dev.images
         decoding = replace(recipe.decoding, style=part.style) if self.vocabulary.styles else recipe.decoding
-        with self.fabric.autocast(), torch.compiler.set_stance("force_eager"):
+        with self.fabric.autocast():
             captions = caption_split(
                 self.captioner, self.vocabulary, recipe.preprocessing, images, decoding,
                 batch_size=100, workers=self.workers, regions=self.regions,
@@ -536,11 +482,3 @@ class Trainer:
             **self.machine,
         }
         write_text(self.out / RUN, json.dumps(record, indent=2) + "\n")
-
-
-class _NoInputs:
-    """Takes the place of inputs that are in the device's memory."""
-
-    def rows(self, indices: Sequence[int]) -> tuple[np.ndarray, list[str]]:
-        """Not called."""
-        raise AssertionError("inputs are in the device's memory")
