@@ -4,7 +4,8 @@
 
 The data's training images are repeated up to --images. Every epoch is timed from its first step to its last, with
 reading, steps and logging; the first epoch of a run also warms up and, on a GPU, captures the step. A last, short run
-is profiled: kernels by their time on the device.
+is profiled on a GPU: kernels by their time on the device, and for which share of the time the device is busy, from the
+kernels' time per image and the images per second of the run that was not profiled.
 Prints JSON lines.
 """
 
@@ -80,25 +81,31 @@ def measure(recipe: Recipe, data: Dataset, inputs: str, batch: int, profiled: in
     if torch.cuda.is_available():
         result["gigabytes"] = round(torch.cuda.max_memory_reserved() / 1e9, 1)
         result["device"] = torch.cuda.get_device_name()
-    return result | (profile(recipe, data, batch * profiled, options) if profiled else {})
+    if profiled and torch.cuda.is_available():
+        result |= profile(recipe, data, batch * profiled, options)
+        busy = result["device_milliseconds_per_image"] * result["images_per_second"][-1] / 1000
+        result["device_busy"] = round(busy, 3)
+    return result
 
 
 def profile(recipe: Recipe, data: Dataset, images: int, options: dict) -> dict:
-    """Kernels of a short run by their time on the device, and how busy the device is in it."""
+    """Kernels of a short run by their time on the device."""
+    from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as record
 
     short = repeated(data, images, 20)
     table = {"training": {"epochs": 1}}
     recipe = from_table({**_table(recipe), "training": {**_table(recipe)["training"], **table["training"]}})
-    with tempfile.TemporaryDirectory() as folder, record(activities=[*_activities(ProfilerActivity)]) as recorded:
+    with tempfile.TemporaryDirectory() as folder, record(activities=[ProfilerActivity.CUDA]) as recorded:
         train(recipe, short, Path(folder) / "run", **options)
-    rows = sorted(recorded.key_averages(), key=lambda row: -row.self_device_time_total)[:TOP]
-    return {"kernels": {row.key[:80]: round(row.self_device_time_total / 1000, 1) for row in rows}}
-
-
-def _activities(kinds: type) -> list:
-    return [kinds.CPU, kinds.CUDA] if torch.cuda.is_available() else [kinds.CPU]
+    rows = [row for row in recorded.key_averages() if row.device_type == DeviceType.CUDA]
+    rows.sort(key=lambda row: -row.self_device_time_total)
+    return {
+        "device_milliseconds_per_image": sum(row.self_device_time_total for row in rows) / 1000 / images,
+        "kernels": {row.key[:80]: round(row.self_device_time_total / 1000, 1) for row in rows[:TOP]},
+        "launches_per_image": round(sum(row.count for row in rows) / images, 1),
+    }
 
 
 def _table(recipe: Recipe) -> dict:

@@ -31,7 +31,8 @@ from saywhy.captioners.base import (
     Attention,
     Captioner,
     CaptionerSettings,
-    OutputLayer,
+    Linear,
+    LSTMCell,
     State,
     Step,
     active_rows,
@@ -96,15 +97,15 @@ class AdaLSTM(Captioner[AdaLSTMState]):
         d_x = d_h + d_h + d_w
         self.W = nn.Linear(encoder.width, d_h)
         self.E = nn.Embedding(vocabulary_size, d_w)
-        self.lstm = nn.LSTMCell(d_x, d_h)
-        self.W_x = nn.Linear(d_x, d_h, bias=False)
-        self.W_h = nn.Linear(d_h, d_h, bias=False)
+        self.lstm = LSTMCell(d_x, d_h)
+        self.W_x = Linear(d_x, d_h, bias=False)
+        self.W_h = Linear(d_h, d_h, bias=False)
         self.W_I = nn.Linear(d_h, attention, bias=False)
-        self.W_g = nn.Linear(d_h, attention, bias=False)
-        self.W_s = nn.Linear(d_h, attention, bias=False)
+        self.W_g = Linear(d_h, attention, bias=False)
+        self.W_s = Linear(d_h, attention, bias=False)
         self.w_a = nn.Linear(attention, 1, bias=False)
-        self.language_lstm = nn.LSTMCell(d_h + d_h, d_h)
-        self.fc = OutputLayer(d_h, vocabulary_size)
+        self.language_lstm = LSTMCell(d_h + d_h, d_h)
+        self.fc = Linear(d_h, vocabulary_size)
         self.dropout = nn.Dropout(settings.dropout)
         self.image_dropout = nn.Dropout(settings.image_dropout)
         self.language_dropout = nn.Dropout(settings.language_dropout)

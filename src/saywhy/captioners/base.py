@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from saywhy.data.tokenizer import PAD
 from saywhy.encoders.base import Encoder, Features, take_rows
@@ -139,20 +140,52 @@ class Step(Generic[S]):
     attention: Attention
 
 
-class OutputLayer(nn.Linear):
-    """The layer that scores the words: (…, n) ↦ (…, V).
-
-    While decoding on a CPU it multiplies W xᵀ, which for the few rows of a beam is several times as fast as x Wᵀ.
-    """
-
-    MOST_ROWS = 64
+class Linear(nn.Linear):
+    """A linear layer of a decoder, faster than torch's while decoding on a CPU (`decoding_linear`)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits."""
-        is_beam = x.ndim == 2 and len(x) <= self.MOST_ROWS and x.device.type == "cpu"
-        if is_beam and torch.is_inference_mode_enabled():
-            return torch.addmm(self.bias.unsqueeze(1), self.weight, x.t()).t()
-        return super().forward(x)
+        """W x + b."""
+        return decoding_linear(x, self.weight, self.bias)
+
+
+class LSTMCell(nn.LSTMCell):
+    """The LSTM cell of a decoder, faster than torch's while decoding on a CPU (`decoding_linear`)."""
+
+    def forward(self, input: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """The next h and c."""
+        if not _decodes_on_cpu(input):
+            return super().forward(input, state)
+        h, c = state
+        gates = decoding_linear(input, self.weight_ih, self.bias_ih) + decoding_linear(h, self.weight_hh, self.bias_hh)
+        i, f, g, o = gates.chunk(4, dim=-1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        return torch.sigmoid(o) * torch.tanh(c), c
+
+
+def decoding_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x Wᵀ + b. While decoding on a CPU, W is rearranged once for oneDNN's matrix product of few rows.
+
+    That is two to ten times as fast for the rows of a beam; torch rearranges W in every call.
+    """
+    if not _decodes_on_cpu(x) or weight.is_inference():
+        return nn.functional.linear(x, weight, bias)
+    version = (weight.data_ptr(), weight._version)
+    packed_version, packed = _packed.get(weight, (None, None))
+    if packed_version != version:
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), len(x))
+        _packed[weight] = (version, packed)
+    return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+
+
+_packed = WeakTensorKeyDictionary()  # of each weight its version, and its copy in oneDNN's arrangement
+_HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def _decodes_on_cpu(x: Tensor) -> bool:
+    is_plain = (
+        x.ndim == 2 and x.device.type == "cpu" and x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+    )
+    return is_plain and _HAS_ONEDNN and torch.is_inference_mode_enabled()
 
 
 NO_IMAGE = ("zero", "learned")

@@ -30,7 +30,7 @@ from saywhy.captioners.base import (
     Attention,
     Captioner,
     CaptionerSettings,
-    OutputLayer,
+    Linear,
     State,
     Step,
     TeacherForced,
@@ -223,7 +223,7 @@ class CoCa(Captioner[CoCaState]):
         self.unimodal = nn.ModuleList(Layer(width, heads, dropout) for _ in range(settings.unimodal))
         self.multimodal = nn.ModuleList(MultimodalLayer(settings) for _ in range(settings.multimodal))
         self.norm = nn.LayerNorm(width)
-        self.out = OutputLayer(width, vocabulary_size)
+        self.out = Linear(width, vocabulary_size)
         self.dropout = nn.Dropout(dropout)
         self.contrastive = ContrastiveHead(width) if settings.contrastive else None
 

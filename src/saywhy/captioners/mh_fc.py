@@ -30,7 +30,8 @@ from saywhy.captioners.base import (
     Attention,
     Captioner,
     CaptionerSettings,
-    OutputLayer,
+    Linear,
+    LSTMCell,
     State,
     Step,
     active_rows,
@@ -92,12 +93,12 @@ class MHFC(Captioner[MHFCState]):
         d_w, d_h = settings.embedding, settings.hidden
         self.W = nn.Linear(encoder.width, d_h)
         self.E = nn.Embedding(vocabulary_size, d_w)
-        self.lstm = nn.LSTMCell(d_w + d_h, d_h)
+        self.lstm = LSTMCell(d_w + d_h, d_h)
         self.W_k = nn.Linear(d_h, d_h, bias=False)
         self.W_v = nn.Linear(d_h, d_h, bias=False)
-        self.W_o = nn.Linear(d_h, d_h)
-        self.W_mh = nn.Linear(d_h, d_h)
-        self.fc = OutputLayer(d_h, vocabulary_size)
+        self.W_o = Linear(d_h, d_h)
+        self.W_mh = Linear(d_h, d_h)
+        self.fc = Linear(d_h, vocabulary_size)
         self.dropout = nn.Dropout(settings.dropout)
         self.image_dropout = nn.Dropout(settings.image_dropout)
         nn.init.normal_(self.E.weight, std=d_w**-0.5)

@@ -26,7 +26,8 @@ from saywhy.captioners.base import (
     Attention,
     Captioner,
     CaptionerSettings,
-    OutputLayer,
+    Linear,
+    LSTMCell,
     State,
     Step,
     active_rows,
@@ -101,7 +102,7 @@ class MLPScore(Score):
     def __init__(self, feature: int, settings: SoftAttentionSettings) -> None:
         super().__init__(feature, settings)
         self.of_annotation = nn.Linear(feature, settings.attention)
-        self.of_hidden = nn.Linear(settings.hidden, settings.attention, bias=False)
+        self.of_hidden = Linear(settings.hidden, settings.attention, bias=False)
         self.v = nn.Linear(settings.attention, 1, bias=False)
 
     def keys(self, vectors: Tensor) -> Tensor:
@@ -149,10 +150,10 @@ class SoftAttention(Captioner[SoftAttentionState]):
         self.c0 = _initial_state(feature, n)
         self.score: Score = scores[settings.score](feature, settings)
         self.gate = nn.Linear(n, 1)
-        self.lstm = nn.LSTMCell(m + feature, n)
-        self.L_h = nn.Linear(n, m)
-        self.L_z = nn.Linear(feature, m, bias=False)
-        self.L_o = OutputLayer(m, vocabulary_size)
+        self.lstm = LSTMCell(m + feature, n)
+        self.L_h = Linear(n, m)
+        self.L_z = Linear(feature, m, bias=False)
+        self.L_o = Linear(m, vocabulary_size)
         self.dropout = nn.Dropout(settings.dropout)
         nn.init.normal_(self.E.weight, std=m**-0.5)
         if settings.tie:

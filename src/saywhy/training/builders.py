@@ -149,15 +149,16 @@ def build_loss(
 def load_teachers(
     folders: Sequence[str | Path], recipe: Recipe, vocabulary: Vocabulary, device: torch.device
 ) -> list[captioners.Captioner]:
-    """Trained captioners to distil from; they must have the run's input size, vocabulary and kind of regions.
+    """Trained captioners to distil from; they must have the run's vocabulary and kind of regions.
 
-    Teachers with equal encoders share one.
+    They get the captioner's pixels, so without augmentation their input size must be the run's, too. Teachers with
+    equal encoders share one.
     """
     teachers, encoders = [], dict[str, Encoder]()
     for folder in folders:
         teacher = load(folder, device)
         same_regions = (teacher.regions and teacher.regions.kind) == (recipe.regions and recipe.regions.kind)
-        same_size = teacher.preprocessing.size == recipe.preprocessing.size
+        same_size = bool(recipe.augmentation) or teacher.preprocessing.size == recipe.preprocessing.size
         if teacher.vocabulary != vocabulary or not same_size or not same_regions:
             raise UserError(f"{folder} cannot teach this run: its vocabulary, input size or kind of regions differ")
         encoder = teacher.captioner.encoder
