@@ -4,7 +4,7 @@
 
 Loading is timed in a new process, from its start to the loaded model, imports included. The other stages are timed in
 one process after a warm-up; all values are medians. Times depend on the machine, ratios less so. Decoding is timed with
-the settings of the model (a beam of 5) and with greedy decoding, for one image and per image of a batch of 16.
+the settings of the model (a beam of 3) and with greedy decoding, for one image and per image of a batch of 16.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ def measure(image: Path, batch_size: int, repeats: int) -> dict[str, float]:
 
     model = saywhy.load(device="cpu")
     greedy = replace(model.decoding, method="greedy")
+    start = model.vocabulary.start(model.decoding.style)
     seconds: dict[str, list[float]] = defaultdict(list)
     for _ in range(repeats + 3):
         last = time.perf_counter()
@@ -57,9 +58,9 @@ def measure(image: Path, batch_size: int, repeats: int) -> dict[str, float]:
             mark("prepare")
             features = model.captioner.encode(pixels)
             mark("encode")
-            decode(model.captioner, features, model.decoding)
+            decode(model.captioner, features, model.decoding, start=start)
             mark("decode")
-            decode(model.captioner, features, greedy)
+            decode(model.captioner, features, greedy, start=start)
             mark("decode greedily")
     return {
         stage: statistics.median(values[3:]) for stage, values in seconds.items()

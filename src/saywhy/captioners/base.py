@@ -172,11 +172,12 @@ def decoding_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     version = (weight.data_ptr(), weight._version)
     packed_version, packed = _packed.get(weight, (None, None))
     if packed_version != version:
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), len(x))
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _PACKED_ROWS)
         _packed[weight] = (version, packed)
     return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
 
 
+_PACKED_ROWS = 8  # any number but 1 gives the arrangement that is fast for all numbers of rows
 _packed = WeakTensorKeyDictionary()  # of each weight its version, and its copy in oneDNN's arrangement
 _HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
