@@ -46,3 +46,9 @@ def test_a_copy_has_weights_of_its_own():
         other.weight.zero_()
     assert torch.equal(decoded(layer, x), before)
     torch.testing.assert_close(decoded(other, x), layer.bias.expand(2, 6))
+
+
+def test_the_logit_of_one_word_per_row_is_that_of_the_whole_layer():
+    layer, x, words = Linear(16, 50), torch.randn(3, 7, 16), torch.randint(50, (3, 7))
+    expected = layer(x).gather(-1, words.unsqueeze(-1)).squeeze(-1)
+    torch.testing.assert_close(layer.logit(x, words), expected)

@@ -362,6 +362,101 @@ def test_a_damaged_file_of_boxes_is_found_before_captioning(run, no_model, anima
     assert "instances_test2017.json: unexpected contents" in error
 
 
+HALLUCINATION = {
+    "chair": {
+        "sentence": {"percent": pytest.approx(100 / 3), "count": 1, "of": 3},
+        "instance": {"percent": 25, "count": 1, "of": 4},
+        "objects": "COCO boxes and references",
+    },
+    "bad_endings": {"percent": 0, "count": 0, "of": 3},
+    "reference_bad_endings": {"percent": 0, "count": 0, "of": 9},
+}
+
+
+@pytest.fixture
+def with_train(animals) -> tuple[Path, Path]:
+    """The same with boxes and a train split of two captions."""
+    folder, captions = animals
+    write_boxes(folder)
+    Image.new("RGB", (32, 32)).save(folder / "train.png")
+    with (folder / "captions.csv").open("a") as file:
+        file.write("train.png,two cats and a cat on a bed,train\ntrain.png,a dog on a bed,train\n")
+    return folder, captions
+
+
+def test_hallucination_is_in_the_table_the_json_and_the_results_file(run, with_train, tmp_path: Path) -> None:
+    folder, captions = with_train
+    out = tmp_path / "out.json"
+    command = ("evaluate", "--data", folder, "--captions", captions, "--no-meteor", "--hallucination")
+    printed = run(*command, "--out", out)
+    assert (printed.code, printed.err) == (0, "")
+    scores = json.loads(run(*command, "--json").out)
+    found = scores["hallucination"]
+    assert found == json.loads(out.read_text())["hallucination"]
+    words = found.pop("frequent_words")
+    assert found == HALLUCINATION, "image 0 has a person's box; the woman of image 1 is made up"
+    assert [(word["word"], word["in_training"]) for word in words["words"]] == [("bed", 2), ("cat", 2), ("dog", 1)]
+    assert [word["recall"] for word in words["words"]] == [pytest.approx(100 / 3), 0, None]
+    assert (words["map"], words["recall"]) == (100, pytest.approx(100 / 6))
+    cells = [line.split() for line in printed.out.splitlines()]
+    assert ["CHAIR-s", "33.3", "1", "3"] in cells
+    assert ["CHAIR-i", "25.0", "1", "4"] in cells
+    assert ["bad", "endings", "0.0", "0", "3"] in cells
+    assert ["mean", "(mAP)", "100.0", "16.7", "25.0"] in cells
+    assert ["cat", "–", "0.0", "0.0", "2", "0"] in cells
+    assert "hallucination" not in json.loads(run(*command[:-1], "--json").out)
+    assert "objects" not in scores
+
+
+def test_hallucination_can_be_added_to_a_results_file(run, with_train, tmp_path: Path) -> None:
+    folder, captions = with_train
+    out = tmp_path / "out.json"
+    command = ("evaluate", "--data", folder, "--captions", captions, "--no-meteor")
+    assert run(*command, "--objects", "--out", out).code == 0
+    before = json.loads(out.read_text())
+    assert run(*command, "--rescore", out, "--hallucination").code == 0
+    after = json.loads(out.read_text())
+    assert after.pop("hallucination")["chair"] == HALLUCINATION["chair"]
+    assert after == before
+
+
+def test_without_a_train_split_the_frequent_words_are_left_out_with_a_note(run, animals) -> None:
+    folder, captions = animals
+    write_boxes(folder)
+    command = ("evaluate", "--data", folder, "--captions", captions, "--no-meteor", "--hallucination")
+    printed = run(*command)
+    assert "mAP left out" in printed.err
+    assert "no train split" in printed.err
+    assert "CHAIR-s" in printed.out
+    scores = json.loads(run(*command, "--json").out)
+    assert scores["hallucination"] == {**HALLUCINATION, "frequent_words": None}
+    assert any("no train split" in note for note in scores["notes"])
+
+
+def test_a_data_set_without_boxes_is_refused_before_captioning(run, no_model, animals) -> None:
+    folder, _ = animals
+    error = run("evaluate", "--data", folder, "--no-meteor", "--hallucination").error
+    assert "no boxes, which CHAIR needs; put COCO's instances_*.json or the boxes.jsonl.gz" in error
+
+
+def test_boxes_of_other_images_are_refused_before_captioning(run, no_model, animals) -> None:
+    folder, _ = animals
+    write_boxes(folder)
+    contents = json.loads((folder / "instances_test2017.json").read_text())
+    contents["images"] = contents["images"][:1]
+    (folder / "instances_test2017.json").write_text(json.dumps(contents))
+    error = run("evaluate", "--data", folder, "--no-meteor", "--hallucination").error
+    assert "does not list 2 of 3 images, such as 1.png" in error
+
+
+def test_hallucination_is_measured_on_images_that_could_be_read(run, model: Path, with_train) -> None:
+    folder, _ = with_train
+    (folder / "1.png").write_bytes(b"not an image")
+    command = ("evaluate", "--data", folder, "--no-meteor", "--hallucination", "--json", "--workers", 0)
+    result = run(*command, "--model", model)
+    assert json.loads(result.out)["hallucination"]["chair"]["sentence"]["of"] == 2, result.err
+
+
 def test_rescoring_tolerates_a_difference_of_rounding(run, java, measured, data: Path) -> None:
     captions, results = measured
     edited(results, nudge(0.009))

@@ -24,8 +24,8 @@ from saywhy.provenance import saywhy_version
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 SAYWHY = (sys.executable, "-m", "saywhy")
 COMMANDS = (
-    [], ["caption"], ["explain"], ["evaluate"], ["audit"], ["train"], ["data"], ["data", "check"], ["models"],
-    ["results"],
+    [], ["caption"], ["explain"], ["evaluate"], ["compare"], ["audit"], ["train"], ["data"], ["data", "check"],
+    ["models"], ["results"],
 )  # fmt: skip
 ALL_HELP = f"""
 import sys

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from saywhy.cli.train import TrainingDisplay
+from saywhy.cli.train import TrainingDisplay, changes_of
+from saywhy.errors import UserError
 
 START = {
     "kind": "start", "captioner": "soft-attention", "encoder": "vgg16", "parameters": 12_345_678,
@@ -68,3 +69,27 @@ def test_of_several_processes_only_the_first_prints(
     monkeypatch.setenv("RANK", "1")
     show_a_run()
     assert capsys.readouterr() == ("", "")
+
+
+def test_set_changes_keys_of_the_recipe() -> None:
+    settings = ["training.lr=1e-4", "relevance.weights=random", "name=mine", "augmentation.scale=[0.5, 1.0]"]
+    assert changes_of(3, None, 2, settings) == {
+        "name": "mine",
+        "seed": 3,
+        "training": {"lr": 1e-4, "epochs": 2},
+        "relevance": {"weights": "random"},
+        "augmentation": {"scale": [0.5, 1.0]},
+    }
+
+
+@pytest.mark.parametrize("setting", ["training.lr", "=3", "training.=1", ".lr=1", "training lr=1"])
+def test_set_needs_a_key_and_a_value(setting: str) -> None:
+    with pytest.raises(UserError, match=r"write TABLE\.KEY=VALUE"):
+        changes_of(None, None, None, [setting])
+
+
+def test_set_refuses_a_table_that_is_also_a_value() -> None:
+    with pytest.raises(UserError, match="training is given as a value, too"):
+        changes_of(None, None, None, ["training=1", "training.lr=1"])
+    with pytest.raises(UserError, match="training is given as a value, too"):
+        changes_of(None, None, 2, ["training=1"])

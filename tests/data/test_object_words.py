@@ -152,6 +152,12 @@ def test_a_word_within_a_longer_name_supports_nothing(objects):
     assert not objects.is_supported("dog", [])
 
 
+def test_supported_objects_are_those_that_is_supported_finds(objects):
+    captions = [caption.split() for caption in ("a cyclist eats a hot dog", "two puppies on a grassy hill", "orange")]
+    assert objects.supported(captions) == {name for name in objects.lemmas if objects.is_supported(name, captions)}
+    assert objects.supported([]) == frozenset()
+
+
 def test_every_category_of_coco_is_known(objects):
     assert len(COCO.split(",")) == 80
     unknown = [name for name in map(str.strip, COCO.split(",")) if not objects.mentions(name.split())]

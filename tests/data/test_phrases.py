@@ -71,6 +71,8 @@ def test_phrases_in_the_data_folder_have_words_kind_and_shares(tmp_path, name):
     np.testing.assert_allclose(dog.boxes, [[0.1, 0.4, 0.6, 0.8], [0, 0, 1, 1]])
     assert len(phrases.of("photos/a.jpg")) == 1
     assert phrases.of("b.jpg") == phrases.of("c.jpg") == ()
+    assert [name in phrases for name in ("a.jpg", "photos/a.jpg", "b.jpg", "c.jpg")] == [True, True, True, False]
+    assert not phrases.are_coco
 
 
 def test_phrases_without_a_box_are_dropped_and_boxes_are_clipped(tmp_path):

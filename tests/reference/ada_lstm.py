@@ -66,6 +66,12 @@ class AdaLSTM:
     def __call__(self, features, words):
         """Logits, α and β after each word."""
         w = self.weights
+        steps = self.terms(features, words)
+        return [(linear(w["fc.weight"], plus(*terms), w["fc.bias"]), alpha, beta) for terms, alpha, beta in steps]
+
+    def terms(self, features, words):
+        """c and h², whose sum the output layer reads, α and β after each word."""
+        w = self.weights
         I, I_g = project(w, features)  # noqa: E741
         h = m = h2 = m2 = [0.0] * len(I_g)
         steps = []
@@ -79,5 +85,5 @@ class AdaLSTM:
             alpha, beta = softmax(a), softmax([*a, b])[-1]
             c = weighted([1 - beta, beta], [weighted(alpha, I), s])
             h2, m2 = lstm(w, "language_lstm", [*c, *h], h2, m2)
-            steps.append((linear(w["fc.weight"], plus(c, h2), w["fc.bias"]), alpha, beta))
+            steps.append(((c, h2), alpha, beta))
         return steps

@@ -18,6 +18,12 @@ class MHFC:
     def __call__(self, features, words):
         """Logits, α of each head and the mean of the gate after each word."""
         w = self.weights
+        steps = self.terms(features, words)
+        return [(linear(w["fc.weight"], plus(*terms), w["fc.bias"]), alphas, gate) for terms, alphas, gate in steps]
+
+    def terms(self, features, words):
+        """c and h, whose sum the output layer reads, α of each head and the mean of the gate after each word."""
+        w = self.weights
         I, I_g = project(w, features)  # noqa: E741
         K = [linear(w["W_k.weight"], vector) for vector in I]
         V = [linear(w["W_v.weight"], vector) for vector in I]
@@ -34,5 +40,5 @@ class MHFC:
                 alphas.append(alpha)
             gate = [sigmoid(x) for x in linear(w["W_mh.weight"], h, w["W_mh.bias"])]
             c = times(gate, linear(w["W_o.weight"], v, w["W_o.bias"]))
-            steps.append((linear(w["fc.weight"], plus(c, h), w["fc.bias"]), alphas, sum(gate) / len(gate)))
+            steps.append(((c, h), alphas, sum(gate) / len(gate)))
         return steps

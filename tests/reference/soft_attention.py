@@ -57,6 +57,14 @@ class SoftAttention:
 
     def __call__(self, features, words):
         """Logits, α and β after each word."""
+        w, steps = self.weights, []
+        for (y, of_h, of_z), alpha, beta in self.terms(features, words):
+            deep = [a + b + c for a, b, c in zip(y, of_h, of_z, strict=True)]
+            steps.append((linear(w["L_o.weight"], deep, w["L_o.bias"]), alpha, beta))
+        return steps
+
+    def terms(self, features, words):
+        """E y, L_h h and L_z z, whose sum the output layer reads, α and β after each word."""
         w, width = self.weights, len(features[0])
         mean = [sum(a[d] for a in features) / len(features) for d in range(width)]
         h, c = self.mlp("h0", mean), self.mlp("c0", mean)
@@ -69,8 +77,7 @@ class SoftAttention:
             y = w["E.weight"][word]
             h, c = self.lstm([*y, *z], h, c)
             of_h, of_z = linear(w["L_h.weight"], h, w["L_h.bias"]), linear(w["L_z.weight"], z)
-            deep = [a + b + c for a, b, c in zip(y, of_h, of_z, strict=True)]
-            steps.append((linear(w["L_o.weight"], deep, w["L_o.bias"]), alpha, beta))
+            steps.append(((y, of_h, of_z), alpha, beta))
         return steps
 
 

@@ -228,6 +228,52 @@ def test_object_words_have_a_row_for_each_model_and_each_category(make_page):
     }
 
 
+def hallucination(sentence: int, mean_precision: float | None = 70.0) -> dict[str, Any]:
+    word = {"word": "dog", "precision": 80.0, "in_training": 12_345, "in_captions": 1_012}
+    never = {"word": "hat", "precision": None, "in_training": 500, "in_captions": 0}
+    words = {"map": mean_precision, "recall": 50.0, "f1": 58.0, "words": [word, never]}
+    return {
+        "chair": {
+            "sentence": {"count": sentence, "of": 100},
+            "instance": {"count": sentence, "of": 200},
+            "objects": "COCO boxes and references",
+        },
+        "bad_endings": {"count": 1, "of": 100},
+        "frequent_words": words if mean_precision is not None else None,
+    }
+
+
+def test_hallucination_has_a_row_for_each_model_that_was_measured(make_page):
+    assert "Hallucination" not in make_page(coco("soft"))
+    models = (
+        result(seed=0, hallucination=hallucination(10, 70.0)),
+        result(seed=1, hallucination=hallucination(12, 72.0)),
+        result(name="without-train", hallucination=hallucination(20, None)),
+        result(name="none"),
+    )
+    text = section(make_page(*models), "Hallucination")
+    rows = table_rows(text)
+    scores = ["24.0", "22.0", "60.0"]
+    assert rows["model"][:6] == ["mAP", "recall", "F1", "CHAIR-s", "CHAIR-i", "bad endings"]
+    means = ["71.0 ± 1.4", "50.0 ± 0.0", "58.0 ± 0.0", "11.0 ± 1.4", "5.5 ± 0.7", "1.0 ± 0.0"]
+    assert rows["soft"][:6] == means
+    assert rows["without-train"] == ["–", "–", "–", "20.0", "10.0", "1.0", *scores]
+    assert "none" not in rows
+    assert "What an image has: COCO boxes and references." in text
+    assert "over the 2 object words that are most frequent" in text
+    words = table_rows(text[text.index("Frequent object words") :])
+    assert words == {
+        **{"word": ["in training", "soft"], "dog": ["12,345", "80.0 (1,012)"], "hat": ["500", "– (0)"]},
+    }
+
+
+def test_a_seed_without_hallucination_leaves_a_dash(make_page):
+    models = (result(seed=0, hallucination=hallucination(10)), result(seed=1))
+    rows = table_rows(section(make_page(*models), "Hallucination"))
+    assert rows["soft"][:6] == ["–"] * 6
+    assert rows["soft"][8] == "60.0 ± 0.0"
+
+
 STUDY = {f"flickr8k-encoder-{name}": f"flickr8k-encoder-{name}" for name in ("vgg16", "resnet152")}
 
 
@@ -356,6 +402,7 @@ def test_markup_in_names_and_words_is_escaped(make_page):
         ({"scores": {**result()["scores"], "cider": float("nan")}}, 'field "scores.cider" is not a number'),
         ({"training": {**result()["training"], "parameters": 10**400}}, 'field "training.parameters" is not a number'),
         ({"training": 5}, 'field "training" is not an object'),
+        ({"hallucination": {}}, 'field "hallucination.chair" is missing'),
         ({"objects": {}}, 'field "objects.invented_persons" is missing'),
         (
             {"objects": {**objects(1, 0), "by_category": {"cat": {}}}},

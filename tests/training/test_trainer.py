@@ -398,3 +398,38 @@ def test_a_full_disk_is_one_line_that_names_the_file(colours, tmp_path):
     assert line.startswith(f"{disk / 'run' / 'checkpoint.safetensors'}: cannot be written")
     assert "No space left on device" in line
     assert "\n" not in line
+
+
+def test_self_critical_training_raises_the_reward_and_logs_it(colours, tmp_path):
+    train(tiny(epochs=8, lr=0.01, average=0.0), read(colours), tmp_path / "start", **ON_CPU)
+    table = tomllib.loads(RECIPE) | {"reward": {"samples": 8}}
+    table["training"] |= {"epochs": 8, "lr": 0.01, "average": 0.0}
+    events: list[dict] = []
+    options = {"start": tmp_path / "start", "on_event": events.append, **ON_CPU}
+    train(from_table(table), read(colours), tmp_path / "run", **options)
+    rewards = [event["reward"] for event in events if event["kind"] == "epoch"]
+    assert np.mean(rewards[-3:]) > rewards[0] + 15
+    logged = log_events(tmp_path / "run")
+    assert (logged[0]["step"], logged[0]["epoch"]) == (0, 0)
+    assert "cider" in logged[0]
+    assert all("reward" in event for event in logged if "loss" in event)
+
+
+@pytest.mark.parametrize("baseline", ["others", "greedy"])
+def test_self_critical_training_resumes_exactly(baseline, colours, tmp_path):
+    table = tomllib.loads(RECIPE) | {"reward": {"samples": 3, "weight": 0.8, "baseline": baseline}}
+    train(from_table(table), read(colours), tmp_path / "uninterrupted", **ON_CPU)
+    with pytest.raises(KeyboardInterrupt):
+        train(from_table(table), read(colours), tmp_path / "stopped", on_event=stop_at(5), **ON_CPU)
+    train(from_table(table), read(colours), tmp_path / "stopped", resume=True, **ON_CPU)
+    assert same_weights(tmp_path / "uninterrupted", tmp_path / "stopped")
+
+
+@pytest.mark.parametrize("inputs", ["files", "memory"])
+def test_self_critical_training_with_relevance_and_frozen_features(inputs, colours, tmp_path):
+    table = tomllib.loads(RECIPE) | {"reward": {"samples": 2, "weight": 0.5}, "relevance": {"weights": "lrp"}}
+    del table["augmentation"]
+    table["encoder"]["finetune_from"] = ""
+    table["training"] |= {"epochs": 1}
+    train(from_table(table), read(colours), tmp_path / "run", inputs=inputs, **ON_CPU)
+    assert all("reward" in event for event in log_events(tmp_path / "run") if "loss" in event)

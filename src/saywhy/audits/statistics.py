@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -85,6 +85,18 @@ class Bootstrap:
     def difference(self, first: np.ndarray, second: np.ndarray) -> Estimate:
         """The mean of first − second, item by item; both (N,)."""
         return self.mean(np.asarray(first, float) - np.asarray(second, float))
+
+    def of_sums(self, values: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray]) -> Estimate:
+        """A statistic of the sums of values (N, K) over the items, such as BLEU of its counts; sums (…, K) ↦ (…).
+
+        >>> counts = np.array([[1.0, 2.0], [0.0, 2.0]])
+        >>> Bootstrap(["a", "b"]).of_sums(counts, lambda sums: sums[..., 0] / sums[..., 1])
+        Estimate(value=0.25, low=0.0, high=0.5, n=2)
+        """
+        values = np.asarray(values, float)
+        by_image = np.stack([self._sum_by_image(column) for column in values.T], axis=-1)  # (P, K)
+        samples = statistic(self._image_counts.astype(float) @ by_image)
+        return _estimate(float(statistic(values.sum(axis=0))), samples, np.ones(len(values), bool))
 
     def auc(self, scores: np.ndarray, truth: np.ndarray) -> Estimate:
         """How well scores (N,) separate true items from false ones; see `metrics.classification.auc`."""

@@ -10,5 +10,16 @@ from saywhy.captioners.base import (
     build,
     captioners,
 )
+from saywhy.captioners.summed_output import SummedOutputCaptioner
 
-__all__ = ["Attention", "Captioner", "CaptionerSettings", "State", "Step", "TeacherForced", "build", "captioners"]
+__all__ = [
+    "Attention",
+    "Captioner",
+    "CaptionerSettings",
+    "State",
+    "Step",
+    "SummedOutputCaptioner",
+    "TeacherForced",
+    "build",
+    "captioners",
+]

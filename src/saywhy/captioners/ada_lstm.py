@@ -29,16 +29,15 @@ from torch import Tensor, nn
 
 from saywhy.captioners.base import (
     Attention,
-    Captioner,
     CaptionerSettings,
     Linear,
     LSTMCell,
     State,
-    Step,
     active_rows,
     captioners,
     stack_over_time,
 )
+from saywhy.captioners.summed_output import SummedOutputCaptioner, Terms
 from saywhy.encoders.base import Encoder, Features
 from saywhy.errors import UserError
 
@@ -84,7 +83,7 @@ class AdaLSTMState(State):
 
 
 @captioners.register("ada-lstm")
-class AdaLSTM(Captioner[AdaLSTMState]):
+class AdaLSTM(SummedOutputCaptioner[AdaLSTMState]):
     """The captioner; the symbols are those of the module docstring."""
 
     name = "ada-lstm"
@@ -118,15 +117,20 @@ class AdaLSTM(Captioner[AdaLSTMState]):
         zero = torch.zeros_like(I_g)
         return AdaLSTMState(zero, zero, zero, zero, image, I_g, self.W_I(image.vectors))
 
-    def step(self, tokens: Tensor, state: AdaLSTMState) -> Step[AdaLSTMState]:
-        """Read the word, attend to image or sentinel, and compute logits of the next word."""
-        state, c, attention = self._attend(self.dropout(self.E(tokens)), state)
-        return Step(self._logits(c, state.h2), state, attention)
+    @property
+    def output_layer(self) -> Linear:
+        """The layer fc."""
+        return self.fc
 
-    def forward(
+    def step_terms(self, tokens: Tensor, state: AdaLSTMState) -> tuple[Terms, AdaLSTMState, Attention]:
+        """Read the word and attend to image or sentinel: c and h²."""
+        state, c, attention = self._attend(self.dropout(self.E(tokens)), state)
+        return (c, state.h2), state, attention
+
+    def forward_terms(
         self, features: Features, captions: Tensor, active: Sequence[int] | None = None
-    ) -> tuple[Tensor, Attention]:
-        """As `step` for each word, with embeddings and output layer computed for all words at once."""
+    ) -> tuple[Terms, Attention]:
+        """As `step_terms` for each word, with embeddings computed for all words at once."""
         Ew = self.dropout(self.E(captions))  # (B, T, d_w)
         state = self.start(features)
         cs, h2s, attentions = [], [], []
@@ -135,7 +139,7 @@ class AdaLSTM(Captioner[AdaLSTMState]):
             cs.append(c)
             h2s.append(state.h2)
             attentions.append(attention)
-        return self._logits(stack_over_time(cs), stack_over_time(h2s)), Attention.over_time(attentions)
+        return (stack_over_time(cs), stack_over_time(h2s)), Attention.over_time(attentions)
 
     def _attend(self, Ew: Tensor, state: AdaLSTMState) -> tuple[AdaLSTMState, Tensor, Attention]:
         """The next state, c (B, d_h), and the attention."""
@@ -154,6 +158,3 @@ class AdaLSTM(Captioner[AdaLSTMState]):
         language_input = self.language_dropout(torch.cat([c, h], dim=-1))
         h2, m2 = self.language_lstm(language_input, (state.h2, state.m2))
         return replace(state, h=h, m=m, h2=h2, m2=m2), c, Attention(alpha, beta.squeeze(-1))
-
-    def _logits(self, c: Tensor, h2: Tensor) -> Tensor:
-        return self.fc(self.dropout(c + h2))

@@ -147,6 +147,10 @@ class Linear(nn.Linear):
         """W x + b."""
         return decoding_linear(x, self.weight, self.bias)
 
+    def logit(self, x: Tensor, words: Tensor) -> Tensor:
+        """As an output layer, the logit of one word per row: (…, n) and token ids (…) ↦ (…), without the others."""
+        return (x * self.weight[words]).sum(dim=-1) + self.bias[words]
+
 
 class LSTMCell(nn.LSTMCell):
     """The LSTM cell of a decoder, faster than torch's while decoding on a CPU (`decoding_linear`)."""
@@ -223,7 +227,9 @@ def _check_type(name: str, value: Any, default: Any) -> None:
 class Captioner(nn.Module, ABC, Generic[S]):
     """An encoder, and a decoder over its features.
 
-    A subclass registers itself, names the dataclass of its settings and implements `start` and `step`.
+    A subclass registers itself, names the dataclass of its settings and implements `start` and `step`. Where the
+    output layer reads a sum of terms, such as c + h, it subclasses `SummedOutputCaptioner` and returns the terms in
+    place of the logits: LRP-inference fine-tuning weights them.
 
     Attributes:
         beta_admits: which side the gate β lets in, "image" or "words".

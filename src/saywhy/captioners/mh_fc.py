@@ -28,16 +28,15 @@ from torch import Tensor, nn
 
 from saywhy.captioners.base import (
     Attention,
-    Captioner,
     CaptionerSettings,
     Linear,
     LSTMCell,
     State,
-    Step,
     active_rows,
     captioners,
     stack_over_time,
 )
+from saywhy.captioners.summed_output import SummedOutputCaptioner, Terms
 from saywhy.encoders.base import Encoder, Features
 from saywhy.errors import UserError
 
@@ -81,7 +80,7 @@ class MHFCState(State):
 
 
 @captioners.register("mh-fc")
-class MHFC(Captioner[MHFCState]):
+class MHFC(SummedOutputCaptioner[MHFCState]):
     """The captioner; the symbols are those of the module docstring."""
 
     name = "mh-fc"
@@ -111,30 +110,35 @@ class MHFC(Captioner[MHFCState]):
         K, V = self._split(self.W_k(image.vectors)), self.W_v(image.vectors)
         return MHFCState(zero, zero, I_g, K, replace(image, vectors=V))
 
-    def step(self, tokens: Tensor, state: MHFCState) -> Step[MHFCState]:
-        """Read the word, attend, and compute logits of the next word."""
-        state = self._read(self.dropout(self.E(tokens)), state)
-        logits, attention = self._predict(state.h, state)
-        return Step(logits, state, attention)
+    @property
+    def output_layer(self) -> Linear:
+        """The layer fc."""
+        return self.fc
 
-    def forward(
+    def step_terms(self, tokens: Tensor, state: MHFCState) -> tuple[Terms, MHFCState, Attention]:
+        """Read the word and attend: c and h."""
+        state = self._read(self.dropout(self.E(tokens)), state)
+        terms, attention = self._attend(state.h, state)
+        return terms, state, attention
+
+    def forward_terms(
         self, features: Features, captions: Tensor, active: Sequence[int] | None = None
-    ) -> tuple[Tensor, Attention]:
-        """As `step` for each word, with all but the LSTM computed for all words at once."""
+    ) -> tuple[Terms, Attention]:
+        """As `step_terms` for each word, with all but the LSTM computed for all words at once."""
         Ew = self.dropout(self.E(captions))  # (B, T, d_w)
         state = self.start(features)
         initial, h = state, []
         for t, rows in enumerate(active or active_rows(captions)):
             state = self._read(Ew[:rows, t], state.first(rows))
             h.append(state.h)
-        return self._predict(stack_over_time(h), initial)
+        return self._attend(stack_over_time(h), initial)
 
     def _read(self, Ew: Tensor, state: MHFCState) -> MHFCState:
         h, m = self.lstm(torch.cat([Ew, state.I_g], dim=-1), (state.h, state.m))
         return replace(state, h=h, m=m)
 
-    def _predict(self, h: Tensor, state: MHFCState) -> tuple[Tensor, Attention]:
-        """Logits and attention for h (B, d_h), or for h of all words (B, T, d_h)."""
+    def _attend(self, h: Tensor, state: MHFCState) -> tuple[Terms, Attention]:
+        """c and h, and the attention, for h (B, d_h), or for h of all words (B, T, d_h)."""
         if self.isolated_head is not None:
             h = h.detach()  # the LSTM's state belongs to no head
         Q, K, V = self._split(h), state.K, self._split(state.V.vectors)  # (B, …, n_h, d_h / n_h)
@@ -146,7 +150,7 @@ class MHFC(Captioner[MHFCState]):
             v = torch.where(others, v.detach(), v)
         gate = torch.sigmoid(self.W_mh(h))
         c = gate * self.W_o(v.flatten(-2))  # (B, [T,] d_h)
-        return self.fc(self.dropout(c + h)), Attention(alpha, gate.mean(dim=-1))
+        return (c, h), Attention(alpha, gate.mean(dim=-1))
 
     def _split(self, vectors: Tensor) -> Tensor:
         """(…, d_h) ↦ (…, n_h, d_h / n_h)."""

@@ -24,16 +24,15 @@ from torch import Tensor, nn
 
 from saywhy.captioners.base import (
     Attention,
-    Captioner,
     CaptionerSettings,
     Linear,
     LSTMCell,
     State,
-    Step,
     active_rows,
     captioners,
     stack_over_time,
 )
+from saywhy.captioners.summed_output import SummedOutputCaptioner, Terms
 from saywhy.encoders.base import Encoder, Features
 from saywhy.errors import UserError
 from saywhy.registry import Registry
@@ -136,11 +135,12 @@ def _initial_state(feature: int, hidden: int) -> nn.Sequential:
 
 
 @captioners.register("soft-attention")
-class SoftAttention(Captioner[SoftAttentionState]):
+class SoftAttention(SummedOutputCaptioner[SoftAttentionState]):
     """The captioner; the symbols are those of the module docstring."""
 
     name = "soft-attention"
     Settings = SoftAttentionSettings
+    image_term = 2  # of E y, L_h h and L_z z
 
     def __init__(self, encoder: Encoder, vocabulary_size: int, settings: SoftAttentionSettings) -> None:
         super().__init__(encoder, vocabulary_size, settings)
@@ -165,16 +165,21 @@ class SoftAttention(Captioner[SoftAttentionState]):
         keys = self.score.keys(features.vectors)
         return SoftAttentionState(self.h0(mean), self.c0(mean), features, keys)
 
-    def step(self, tokens: Tensor, state: SoftAttentionState) -> Step[SoftAttentionState]:
-        """Attend, update the LSTM, and compute logits of the next word."""
+    @property
+    def output_layer(self) -> Linear:
+        """The layer L_o."""
+        return self.L_o
+
+    def step_terms(self, tokens: Tensor, state: SoftAttentionState) -> tuple[Terms, SoftAttentionState, Attention]:
+        """Attend and update the LSTM: the three terms of the deep output."""
         Ey = self.dropout(self.E(tokens))
         state, z, attention = self._attend(Ey, state)
-        return Step(self._logits(Ey, state.h, z), state, attention)
+        return self._terms(Ey, state.h, z), state, attention
 
-    def forward(
+    def forward_terms(
         self, features: Features, captions: Tensor, active: Sequence[int] | None = None
-    ) -> tuple[Tensor, Attention]:
-        """As `step` for each word, with embeddings and deep output computed for all words at once."""
+    ) -> tuple[Terms, Attention]:
+        """As `step_terms` for each word, with embeddings and deep output computed for all words at once."""
         Ey = self.dropout(self.E(captions))  # (B, T, m)
         state = self.start(features)
         hs, zs, attentions = [], [], []
@@ -183,7 +188,7 @@ class SoftAttention(Captioner[SoftAttentionState]):
             hs.append(state.h)
             zs.append(z)
             attentions.append(attention)
-        return self._logits(Ey, stack_over_time(hs), stack_over_time(zs)), Attention.over_time(attentions)
+        return self._terms(Ey, stack_over_time(hs), stack_over_time(zs)), Attention.over_time(attentions)
 
     def _attend(self, Ey: Tensor, state: SoftAttentionState) -> tuple[SoftAttentionState, Tensor, Attention]:
         """The next state, z (B, D), and the attention."""
@@ -198,9 +203,8 @@ class SoftAttention(Captioner[SoftAttentionState]):
         """The weights of the features in the context (B, L), and the sampled index: here α, and None."""
         return alpha, None
 
-    def _logits(self, Ey: Tensor, h: Tensor, z: Tensor) -> Tensor:
-        deep = Ey + self.L_h(self.dropout(h)) + self.L_z(self.dropout(z))
-        return self.L_o(self.dropout(deep))
+    def _terms(self, Ey: Tensor, h: Tensor, z: Tensor) -> Terms:
+        return Ey, self.L_h(self.dropout(h)), self.L_z(self.dropout(z))
 
 
 def doubly_stochastic(alpha: Tensor, mask: Tensor, feature_mask: Tensor | None = None) -> Tensor:

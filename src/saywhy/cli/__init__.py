@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from saywhy.cli import audit, caption, data, evaluate, explain, models, results, train
+from saywhy.cli import audit, caption, compare, data, evaluate, explain, models, results, train
 from saywhy.cli.common import print_error
 from saywhy.cli.options import FLAG, examples
 from saywhy.errors import UserError
@@ -40,6 +40,7 @@ app = typer.Typer(
 app.command("caption", epilog=caption.EPILOG)(caption.caption)
 app.command("explain", epilog=explain.EPILOG)(explain.explain)
 app.command("evaluate", epilog=evaluate.EPILOG)(evaluate.evaluate)
+app.command("compare", epilog=compare.EPILOG)(compare.compare)
 app.command("audit", epilog=audit.EPILOG)(audit.audit)
 app.command("train", epilog=train.EPILOG)(train.train)
 app.add_typer(data.app, name="data")

@@ -42,7 +42,6 @@ from saywhy.errors import UserError
 
 if TYPE_CHECKING:
     from saywhy.audits.context import AuditContext
-    from saywhy.data.datasets import Dataset
 
 RISK = "Hallucination risk (audit risk)"
 FAMILIARITY = "Familiarity (audit familiarity)"
@@ -288,7 +287,7 @@ def _context(names: Sequence[str], options: Options, cache: Path, failures: Fail
         model.decoding = model.decoding_with(style=options.style)
     context = AuditContext(
         model,
-        _evenly_spaced(images, options.limit),
+        images.evenly_spaced(options.limit),
         cache,
         object_words=object_words or model.objects,
         phrases=phrases,
@@ -306,13 +305,6 @@ def _context(names: Sequence[str], options: Options, cache: Path, failures: Fail
             images = data.split(split_name(fit))
             context.fit_context = replace(context, data=images, unreadable=set(), split_images=None)
     return context
-
-
-def _evenly_spaced(data: Dataset, count: int | None) -> Dataset:
-    """`count` images of a dataset, evenly spaced."""
-    if count is None or count >= len(data):
-        return data
-    return replace(data, images=tuple(data.images[index * len(data) // count] for index in range(count)))
 
 
 def _run(names: Sequence[str], context: AuditContext, out: Path) -> Iterator[tuple[dict[str, Any], Path]]:

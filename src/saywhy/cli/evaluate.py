@@ -45,15 +45,15 @@ from saywhy.cli.options import (
 from saywhy.errors import UserError
 
 if TYPE_CHECKING:
+    from saywhy.cli.object_scores import ObjectScores
     from saywhy.data.datasets import Dataset
-    from saywhy.metrics.objects import ObjectScore
     from saywhy.metrics.score import Scores
 
 EPILOG = examples(
     "saywhy evaluate --data flickr8k",
     "saywhy evaluate --data flickr8k --model runs/soft --split dev --beam 5 --json",
     "saywhy evaluate --data flickr8k --captions captions.jsonl",
-    "saywhy evaluate --data coco --objects",
+    "saywhy evaluate --data coco --objects --hallucination",
     "saywhy evaluate --data flickr8k --captions mine.jsonl --rescore soft.json",
 )
 ORACLE = "oracle regions, drawn by annotators for these very captions: not the scores of a captioner on unseen images"
@@ -97,6 +97,16 @@ def evaluate(
             metavar=FLAG,
             help="Add the recall of object words, for COCO's 80 categories, and the share of images without a person "
             "whose caption names one.",
+            rich_help_panel=METRICS,
+        ),
+    ] = False,
+    hallucination: Annotated[
+        bool,
+        typer.Option(
+            "--hallucination",
+            metavar=FLAG,
+            help="Add CHAIR, the share of objects that the image does not have, which needs boxes in the data set; "
+            "precision (mAP) and recall of frequent object words; and the share of captions with a bad ending.",
             rich_help_panel=METRICS,
         ),
     ] = False,
@@ -148,32 +158,35 @@ def evaluate(
     import_plugins(plugins)
 
     from saywhy.cli.caption_files import read_captions, write_captions
+    from saywhy.cli.object_scores import ObjectScorer
     from saywhy.data.datasets import read, split_name
 
-    images = read(data, reader=reader, image_folder=image_folder).split(split_name(split))
+    dataset = read(data, reader=reader, image_folder=image_folder)
+    images = dataset.split(split_name(split))
     metrics = {"meteor": not no_meteor, "spice": spice}
-    with_person_box = _with_person_box(images) if objects else None  # a mistake in the boxes is found before captioning
+    scorer = ObjectScorer.read(dataset, images, objects, hallucination)
     if captions:
         generated = GeneratedCaptions(captions.name, "given", read_captions(captions, images))
     else:
         decoding = {"beam": beam, "length_penalty": length_penalty, "attention": attention, "style": style}
         decoding = {name: value for name, value in decoding.items() if value is not None}
         generated = _generate(model, device, images, decoding, batch_size, workers, regions)
-    object_score = _score_objects(generated, images, with_person_box) if objects else None
+    object_scores = scorer.score(generated.words)
     if rescore:
-        generated, scores = _rescore(rescore, generated, images, metrics, object_score)
+        generated, scores = _rescore(rescore, generated, images, metrics, object_scores)
     else:
         scores = _score(generated, images, metrics)
+    scores = replace(scores, notes=(*scores.notes, *object_scores.notes))
     if save_captions:
         write_captions(save_captions, generated.words)
     if out:
-        _save_results(out, generated, images, scores, object_score)
+        _save_results(out, generated, images, scores, object_scores)
     for note in scores.notes:
         print_error(note)
     if as_json:
-        typer.echo(json_line({**scores.as_dict(), **_objects_field(object_score)}))
+        typer.echo(json_line({**scores.as_dict(), **object_scores.as_dict()}))
     else:
-        _show(generated, images, scores, object_score)
+        _show(generated, images, scores, object_scores)
 
 
 @dataclass(frozen=True)
@@ -272,39 +285,15 @@ def _score(generated: GeneratedCaptions, data: Dataset, metrics: dict[str, bool]
     return replace(scores, notes=(*notes, *scores.notes))
 
 
-def _with_person_box(data: Dataset) -> set[str] | None:
-    """The names of the images with a person's box; None if the data set has no boxes."""
-    from saywhy.data.phrases import find_phrases
-
-    phrases = find_phrases(data.root)
-    if phrases is None:
-        return None
-    return {image.name for image in data.images if any(phrase.kind == "people" for phrase in phrases.of(image.name))}
-
-
-def _score_objects(generated: GeneratedCaptions, data: Dataset, with_person_box: set[str] | None) -> ObjectScore:
-    """Compare the object words of captions and references."""
-    from saywhy.metrics.objects import object_score
-
-    images = [image for image in data.images if image.name in generated.words]
-    boxes = None if with_person_box is None else [image.name in with_person_box for image in images]
-    candidates = [generated.words[image.name] for image in images]
-    return object_score(candidates, [image.captions for image in images], boxes)
-
-
-def _objects_field(objects: ObjectScore | None) -> dict[str, Any]:
-    return {"objects": objects.as_dict()} if objects else {}
-
-
 def _save_results(
-    path: Path, generated: GeneratedCaptions, data: Dataset, scores: Scores, objects: ObjectScore | None
+    path: Path, generated: GeneratedCaptions, data: Dataset, scores: Scores, objects: ObjectScores
 ) -> None:
     """Write a results file: the scores and everything they depend on. Notes are about this machine: left out."""
     from saywhy.files import write_text
 
     split = data.images[0].split
     settings = {"model": generated.source, "data": data.name, "split": split, "decoding": generated.decoding}
-    results = {**settings, "scores": _without_notes(scores), **_objects_field(objects), **generated.details}
+    results = {**settings, "scores": _without_notes(scores), **objects.as_dict(), **generated.details}
     write_text(path, json.dumps(results, indent=2) + "\n")
 
 
@@ -317,7 +306,7 @@ def _rescore(
     generated: GeneratedCaptions,
     data: Dataset,
     metrics: dict[str, bool],
-    objects: ObjectScore | None,
+    objects: ObjectScores,
 ) -> tuple[GeneratedCaptions, Scores]:
     """Score captions again and write the scores into the results file of the evaluation they come from.
 
@@ -333,7 +322,7 @@ def _rescore(
     generated = replace(generated, source=results["model"], decoding=results["decoding"])
     scores = _score(generated, data, metrics)
     _compare(path, results["scores"], _without_notes(scores))
-    results = {**results, "scores": _without_notes(scores), **_objects_field(objects)}
+    results = {**results, "scores": _without_notes(scores), **objects.as_dict()}
     write_text(path, json.dumps(results, indent=2) + "\n")
     return generated, scores
 
@@ -372,7 +361,7 @@ def _compare(path: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
             raise UserError(f"{path}: has {name}, which was not computed now ({advice}); the file is unchanged")
 
 
-def _show(generated: GeneratedCaptions, data: Dataset, scores: Scores, objects: ObjectScore | None) -> None:
+def _show(generated: GeneratedCaptions, data: Dataset, scores: Scores, objects: ObjectScores) -> None:
     console = output_console()
     split = f"{data.name} {data.images[0].split}, {scores.n:,} images"
     console.print(printable(f"{generated.source} on {split}"), soft_wrap=True)
@@ -384,16 +373,5 @@ def _show(generated: GeneratedCaptions, data: Dataset, scores: Scores, objects: 
     values = ["–" if value is None else f"{value:.1f}" for value in (*percent["bleu"], *metrics.values())]
     no_penalty = [f"{value:.1f}" for value in percent["bleu_no_penalty"]]
     console.print(plain_table(head, [("", *values), ("no penalty", *no_penalty)]))
-    if objects:
-        _show_objects(objects)
+    objects.show()
     console.print(printable(scores.signature), soft_wrap=True)
-
-
-def _show_objects(objects: ObjectScore) -> None:
-    rows = [("object words", objects.recall), ("invented persons", objects.invented_persons)]
-    rows += objects.by_category.items()
-    cells = [
-        (name, "–" if share.percent is None else f"{share.percent:.1f}", str(share.count), str(share.of))
-        for name, share in rows
-    ]
-    output_console().print(plain_table(("", "percent", "captions", "images"), cells))

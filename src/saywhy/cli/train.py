@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ CHANGES = "Instead of the recipe's values"
 EPILOG = examples(
     "saywhy train recipes/flickr8k-soft.toml --data flickr8k --out runs/soft",
     "saywhy train recipes/flickr8k-soft.toml --data flickr8k --out runs/soft --resume",
+    "saywhy train recipes/flickr8k-soft.toml --data flickr8k --out runs/soft-lr --set training.lr=1e-3",
     "torchrun --nproc-per-node 2 -m saywhy train recipes/flickr8k-soft.toml --data flickr8k --out runs/soft",
 )
 
@@ -92,6 +94,16 @@ def train(
     seed: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="Seed of all random numbers.", rich_help_panel=CHANGES)
     ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="TABLE.KEY=VALUE",
+            help="Another value for a key of the recipe, such as training.lr=1e-4. Repeatable.",
+            show_default=False,
+            rich_help_panel=CHANGES,
+        ),
+    ] = None,
     device: Device = "auto",
     workers: Workers = None,
     cache: Annotated[
@@ -127,15 +139,15 @@ def train(
         raise UserError(f"--device {device}: use cuda, and select the GPU with CUDA_VISIBLE_DEVICES")
     if device != "auto":
         choose_device(device)
-    settings = read_recipe(recipe, **_changes(seed, weights, epochs))
-    check_run_folder(settings, out, resume)
-    folders = parse_data(data, named=bool(settings.data))
+    experiment = read_recipe(recipe, **changes_of(seed, weights, epochs, settings or ()))
+    check_run_folder(experiment, out, resume)
+    folders = parse_data(data, named=bool(experiment.data))
     captioned = {name: read(folder, reader=reader, image_folder=image_folder) for name, folder in folders.items()}
     if exclude:
         captioned = _without(captioned, exclude)
     with _resume_hint(out), TrainingDisplay() as display:
         progress = run(
-            settings,
+            experiment,
             captioned.get("", captioned),
             out,
             resume=resume,
@@ -150,7 +162,7 @@ def train(
         )
     if display.enabled:
         typer.echo(
-            f"{printable(out)}: best {settings.training.select} on dev {progress.best:.1f} at epoch "
+            f"{printable(out)}: best {experiment.training.select} on dev {progress.best:.1f} at epoch "
             f"{progress.best_epoch + 1}, {progress.step} steps in {progress.seconds:.0f} s"
         )
 
@@ -166,15 +178,37 @@ def _without(data: Mapping[str, Dataset], exclude: Sequence[Path]) -> dict[str, 
     return {name: dataset.without({image.name for image in dataset.images} & names) for name, dataset in data.items()}
 
 
-def _changes(seed: int | None, weights: str | None, epochs: int | None) -> dict[str, Any]:
+def changes_of(seed: int | None, weights: str | None, epochs: int | None, settings: Sequence[str]) -> dict[str, Any]:
+    """The values that replace those of the recipe, as nested tables."""
     changes: dict[str, Any] = {}
-    if seed is not None:
-        changes["seed"] = seed
-    if weights is not None:
-        changes["encoder"] = {"weights": weights}
-    if epochs is not None:
-        changes["training"] = {"epochs": epochs}
+    values = [(_key_of(setting), _value_of(setting)) for setting in settings]
+    values += [("seed", seed), ("encoder.weights", weights), ("training.epochs", epochs)]
+    for path, value in values:
+        *tables, key = path.split(".")
+        table = changes
+        for name in tables if value is not None else ():
+            table = table.setdefault(name, {})
+            if not isinstance(table, dict):
+                raise UserError(f"--set {path}: {name} is given as a value, too")
+        if value is not None:
+            table[key] = value
     return changes
+
+
+def _key_of(setting: str) -> str:
+    key, equals, _ = setting.partition("=")
+    if not equals or not all(part.isidentifier() for part in key.split(".")):
+        raise UserError(f"--set {setting}: write TABLE.KEY=VALUE, such as training.lr=1e-4")
+    return key
+
+
+def _value_of(setting: str) -> Any:
+    """The value as TOML reads it; what is not TOML is a string."""
+    _, _, text = setting.partition("=")
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 @contextmanager
@@ -253,6 +287,8 @@ class TrainingDisplay:
             f"epoch {event['epoch']}/{event['epochs']}  loss {event['loss']:.3f}  "
             f"{event['images_per_second']:.1f} images/s  {duration(event['seconds_left'])} left"
         )
+        if "reward" in event:
+            line += f"  reward {event['reward']:.1f}"
         if "cider" in event:
             line += f"  dev CIDEr {event['cider']:.1f}  BLEU-4 {event['bleu4']:.1f}"
             line += "  best so far" if event["is_best"] else ""

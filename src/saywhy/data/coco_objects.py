@@ -14,9 +14,11 @@ from importlib.resources import as_file, files
 from saywhy.data.object_words import Mention, ObjectWords
 
 PERSON = "person"
+COCO_ANIMALS = frozenset(["bird", "cat", "dog", "horse", "sheep", "cow", "elephant", "bear", "zebra", "giraffe"])
+"""The categories that are animals."""
 # Words for persons that mean an animal in captions such as "an elephant and her baby"; next to a dog they do not.
 _PERSON_OR_ANIMAL = frozenset(["baby", "newborn", "adult", "mother", "mom", "father", "parent"])
-_ANIMALS = frozenset(["bird", "cat", "horse", "sheep", "cow", "elephant", "bear", "zebra", "giraffe"])
+_ANIMALS = COCO_ANIMALS - {"dog"}
 
 
 def coco_categories() -> tuple[str, ...]:

@@ -77,6 +77,12 @@ class Dataset:
             raise UserError(f"{self.root}: no images in split {name!r}; it has these splits: {known}")
         return replace(self, images=images)
 
+    def evenly_spaced(self, count: int | None) -> Dataset:
+        """`count` of the images, evenly spaced; all if there are no more, or for None."""
+        if count is None or count >= len(self):
+            return self
+        return replace(self, images=tuple(self.images[index * len(self) // count] for index in range(count)))
+
     def train_and_dev(self) -> tuple[Dataset, Dataset]:
         """The two splits that training needs; a `UserError` if they would be the same images."""
         if ANY_SPLIT in self.splits:

@@ -124,6 +124,18 @@ class ObjectWords:
         """
         return any(not self._supporting[lemma].isdisjoint(self._lemmas_and_words(words)) for words in captions)
 
+    def supported(self, captions: Iterable[Sequence[str]]) -> frozenset[str]:
+        """All objects that one of these tokenised captions supports, as `is_supported` decides.
+
+        >>> supported = ObjectWords.read().supported([["a", "grassy", "hill"], ["two", "poodles"]])
+        >>> [name in supported for name in ("grass", "hill", "dog", "animal", "cat")]
+        [True, True, True, True, False]
+        """
+        mentioned = {name for words in captions for name in self._lemmas_and_words(words)}
+        return frozenset(
+            lemma for lemma, supporting in self._supporting.items() if not supporting.isdisjoint(mentioned)
+        )
+
     def _lemmas_and_words(self, words: Sequence[str]) -> Iterator[str]:
         """Lemmas of object words, and the words that are not part of an object's name."""
         for _, length, phrase in self._phrases(words):

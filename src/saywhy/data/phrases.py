@@ -55,10 +55,12 @@ class Phrases:
     Attributes:
         path: their file, or the folder of several files.
         key: a digest of the uncompressed files.
+        are_coco: whether the files are COCO's, whose phrases are names of categories.
     """
 
     def __init__(self, *files: Path) -> None:
         self.path = files[0] if len(files) == 1 else files[0].parent
+        self.are_coco = all(map(_is_coco, files))
         self._phrases: PhrasesByImage = {}
         digest = hashlib.blake2b(digest_size=16)
         for file in files:
@@ -69,6 +71,10 @@ class Phrases:
                 raise UserError(f"{file}: this file of phrases has no image; download it again")
             self._phrases |= phrases
         self.key = digest.hexdigest()
+
+    def __contains__(self, name: str) -> bool:
+        """Whether the files list an image, with or without boxes."""
+        return any(alias in self._phrases for alias in names_of(name))
 
     def of(self, name: str) -> tuple[Phrase, ...]:
         """The phrases of an image that have boxes, in the order of the file; () if it has none."""

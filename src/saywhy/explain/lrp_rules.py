@@ -136,6 +136,8 @@ def sum_per_image(g: Tensor, accumulator: Tensor, values: Tensor | float = 1.0) 
 
 
 def _sum_but_first_axis(values: Tensor) -> Tensor:
+    if values.ndim == 1:  # torch sums over all axes where it is given none
+        return values
     return values.sum(dim=tuple(range(1, values.ndim)))  # a reshape would copy tensors in channels-last layout
 
 
@@ -155,7 +157,7 @@ class Epsilon(Function):
     def forward(ctx: Any, z: Tensor, bias: Tensor | None, absorbed: Tensor, epsilon: float, relative: bool) -> Tensor:
         """Return z unchanged."""
         finite = torch.nan_to_num(z, neginf=0.0)  # −∞ masks a position of a softmax, and has no relevance
-        size = epsilon * finite.abs().mean(dim=-1, keepdim=True) if relative else z.new_tensor(epsilon)
+        size = epsilon * finite.abs().mean(dim=-1, keepdim=True) if relative else z.new_full((), epsilon)
         e = stabiliser(finite, size.clamp(min=torch.finfo(z.dtype).tiny))
         constant = e if bias is None else e + torch.nan_to_num(bias, neginf=0.0)
         ctx.save_for_backward(finite / (finite + e), constant, absorbed)

@@ -37,6 +37,7 @@ class BleuScore:
     correct: tuple[int, ...]  # matched n-grams, Σ min(c, r), for n = 1 ... 4
     guessed: tuple[int, ...]  # all n-grams of the candidates
     per_caption: Floats = field(repr=False, compare=False)  # (n, 4) BLEU of each candidate alone
+    counts: Ints = field(repr=False, compare=False)  # (n, 10) what `bleu_of_counts` needs of each candidate
 
 
 def bleu(candidates: Sequence[TextOrWords], references: Sequence[Sequence[TextOrWords]]) -> BleuScore:
@@ -52,7 +53,7 @@ def bleu(candidates: Sequence[TextOrWords], references: Sequence[Sequence[TextOr
     correct = np.array([_correct(candidate, group) for candidate, group in pairs])  # (n, 4)
     guessed = np.maximum(0, length[:, None] - np.arange(_ORDERS))  # (n, 4)
     sums, guesses, words, target = correct.sum(0), guessed.sum(0), int(length.sum()), int(closest.sum())
-    plain = _geometric_means(sums[None], guesses[None])[0]
+    plain = _geometric_means(sums, guesses)
     penalty = float(_penalty(np.array(words), np.array(target)))
     return BleuScore(
         bleu=_four(plain * penalty),
@@ -63,7 +64,22 @@ def bleu(candidates: Sequence[TextOrWords], references: Sequence[Sequence[TextOr
         correct=tuple(sums.tolist()),
         guessed=tuple(guesses.tolist()),
         per_caption=_geometric_means(correct, guessed) * _penalty(length, closest)[:, None],
+        counts=np.column_stack([correct, guessed, length, closest]),
     )
+
+
+def bleu_of_counts(counts: Floats) -> Floats:
+    """BLEU-1 to BLEU-4 (…, 4) from the counts of candidates, or from their sums over any set of captions.
+
+    The last axis of counts (…, 10) has the matched n-grams and all n-grams for n = 1 ... 4, the words of the candidates
+    and those of the closest references.
+
+    >>> score = bleu(["A dog.", "A cat runs."], [["A dog runs."], ["The cat runs."]])
+    >>> tuple(bleu_of_counts(score.counts.sum(0)).tolist()) == score.bleu
+    True
+    """
+    correct, guessed, length, closest = np.split(counts, [_ORDERS, 2 * _ORDERS, 2 * _ORDERS + 1], axis=-1)
+    return _geometric_means(correct, guessed) * _penalty(length, closest)
 
 
 class Bleu(Metric[BleuScore]):
@@ -114,13 +130,13 @@ def _closest_length(length: int, references: Sequence[Words]) -> int:
     return min((abs(len(reference) - length), len(reference)) for reference in references)[1]
 
 
-def _geometric_means(correct: Ints, guessed: Ints) -> Floats:
-    """Geometric means of the first 1, 2, 3, 4 precisions, from counts (rows, 4)."""
+def _geometric_means(correct: Ints | Floats, guessed: Ints | Floats) -> Floats:
+    """Geometric means of the first 1, 2, 3, 4 precisions, from counts (…, 4)."""
     precision = (correct + _TINY) / (guessed + _SMALL)
-    return np.cumprod(precision, 1) ** (1 / np.arange(1, _ORDERS + 1))
+    return np.cumprod(precision, -1) ** (1 / np.arange(1, _ORDERS + 1))
 
 
-def _penalty(candidate: Ints, reference: Ints) -> Floats:
+def _penalty(candidate: Ints | Floats, reference: Ints | Floats) -> Floats:
     ratio = (candidate + _TINY) / (reference + _SMALL)
     return np.where(ratio < 1, np.exp(1 - 1 / np.minimum(ratio, 1)), 1.0)
 

@@ -33,6 +33,10 @@ class Share:
         """The share in percent; None if there is no image."""
         return 100 * self.count / self.of if self.of else None
 
+    def as_dict(self) -> dict[str, Any]:
+        """The share in percent and its counts, ready for JSON."""
+        return {"percent": self.percent, "count": self.count, "of": self.of}
+
 
 @dataclass(frozen=True)
 class ObjectScore:
@@ -53,9 +57,9 @@ class ObjectScore:
     def as_dict(self) -> dict[str, Any]:
         """The numbers, ready for JSON."""
         return {
-            "recall": _as_dict(self.recall),
-            "invented_persons": {**_as_dict(self.invented_persons), "boxes": self.boxes},
-            "by_category": {name: _as_dict(share) for name, share in self.by_category.items()},
+            "recall": self.recall.as_dict(),
+            "invented_persons": {**self.invented_persons.as_dict(), "boxes": self.boxes},
+            "by_category": {name: share.as_dict() for name, share in self.by_category.items()},
         }
 
 
@@ -99,7 +103,3 @@ def object_score(
 
 def _share(outcomes: Sequence[bool]) -> Share:
     return Share(sum(outcomes), len(outcomes))
-
-
-def _as_dict(share: Share) -> dict[str, Any]:
-    return {"percent": share.percent, "count": share.count, "of": share.of}

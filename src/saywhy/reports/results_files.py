@@ -51,6 +51,39 @@ class Training:
 
 
 @dataclass(frozen=True)
+class FrequentWord:
+    """An object word that is frequent in training; its precision, in percent, is None if no caption has it."""
+
+    word: str
+    precision: float | None
+    in_training: int
+    in_captions: int
+
+
+@dataclass(frozen=True)
+class Hallucination:
+    """Measures of hallucination, in percent; None where they could not be measured.
+
+    Attributes:
+        chair_sentence: captions that name an object their image does not have.
+        chair_instance: mentions of such objects, of all mentions of objects.
+        objects: where the objects of images come from.
+        bad_endings: captions that end in the middle of a phrase.
+        mean_precision: of frequent object words (mAP); `recall` and `f1` are of the same words.
+        words: the frequent words.
+    """
+
+    chair_sentence: float | None
+    chair_instance: float | None
+    objects: str
+    bad_endings: float | None
+    mean_precision: float | None
+    recall: float | None
+    f1: float | None
+    words: tuple[FrequentWord, ...]
+
+
+@dataclass(frozen=True)
 class Result:
     """One results file."""
 
@@ -68,6 +101,7 @@ class Result:
     attention: AttentionStats | None
     beta_admits: str
     objects: ObjectScore | None
+    hallucination: Hallucination | None
 
 
 @dataclass(frozen=True)
@@ -153,6 +187,7 @@ def _result(fields: Fields) -> Result:
         attention=_attention(attention) if "words" in attention else None,
         beta_admits=attention.get("beta_admits", str) or "",
         objects=_objects(fields.child("objects")) if "objects" in fields else None,
+        hallucination=_hallucination(fields.child("hallucination")) if "hallucination" in fields else None,
     )
 
 
@@ -198,6 +233,25 @@ def _objects(fields: Fields) -> ObjectScore:
 
 def _share(fields: Fields) -> Share:
     return Share(fields.require("count", int), fields.require("of", int))
+
+
+def _hallucination(fields: Fields) -> Hallucination:
+    chair, words = fields.child("chair"), fields.optional_child("frequent_words")
+    return Hallucination(
+        chair_sentence=_share(chair.child("sentence")).percent,
+        chair_instance=_share(chair.child("instance")).percent,
+        objects=chair.require("objects", str),
+        bad_endings=_share(fields.child("bad_endings")).percent,
+        mean_precision=words.get("map", float),
+        recall=words.get("recall", float),
+        f1=words.get("f1", float),
+        words=tuple(map(_frequent_word, words.children("words"))),
+    )
+
+
+def _frequent_word(fields: Fields) -> FrequentWord:
+    counts = [fields.require(name, int) for name in ("in_training", "in_captions")]
+    return FrequentWord(fields.require("word", str), fields.get("precision", float), *counts)
 
 
 def _attention(fields: Fields) -> AttentionStats:

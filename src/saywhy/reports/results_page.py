@@ -8,6 +8,7 @@ from pathlib import Path
 
 from saywhy.errors import UserError
 from saywhy.reports.attention_tables import attention_section, gate_section
+from saywhy.reports.hallucination_tables import hallucination_section
 from saywhy.reports.object_tables import object_section
 from saywhy.reports.published_scores import published_section
 from saywhy.reports.results_files import (
@@ -80,6 +81,7 @@ def _sections(data: str, split: str, models: Sequence[ModelResults], recipe_file
         captioner_section(others, recipe_files) if others else "",
         published_section(data) if split == "test" else "",
         encoder_section(study, recipe_files, complete=split != "dev") if study else "",
+        hallucination_section(models),
         object_section(models),
         attention_section(models),
         gate_section(models),

@@ -28,7 +28,7 @@ from saywhy.data.mixture import Mixture
 from saywhy.data.preprocess import Preprocessing
 from saywhy.data.regions import RegionSource
 from saywhy.data.tokenizer import Vocabulary, tokenize
-from saywhy.data.training_batches import Inputs
+from saywhy.data.training_batches import Inputs, TokenIds
 from saywhy.encoders import precomputed
 from saywhy.encoders.base import Encoder
 from saywhy.encoders.base import build as build_encoder
@@ -37,6 +37,9 @@ from saywhy.errors import UnreadableImage, UserError
 from saywhy.inference.batches import ImageBatches
 from saywhy.training.objectives import CaptionLoss
 from saywhy.training.recipe import Recipe, fill_dataclass
+from saywhy.training.relevance_weighting import RelevanceWeighting
+from saywhy.training.rewards import rewards
+from saywhy.training.self_critical import SelfCriticalLoss
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -131,18 +134,38 @@ def build_captioner(
 
 
 def build_loss(
-    recipe: Recipe, captioner: captioners.Captioner, teachers: Sequence[captioners.Captioner]
-) -> CaptionLoss:
-    """The training loss of a recipe."""
-    return CaptionLoss(
+    recipe: Recipe,
+    captioner: captioners.Captioner,
+    teachers: Sequence[captioners.Captioner],
+    vocabulary: Vocabulary,
+    token_ids: TokenIds,
+) -> CaptionLoss | SelfCriticalLoss:
+    """The training loss of a recipe; `token_ids` are those of all training captions."""
+    reward, relevance = recipe.reward, recipe.relevance
+    cross_entropy = CaptionLoss(
         captioner,
         recipe.preprocessing.size,
-        recipe.augmentation,
+        None if reward else recipe.augmentation,
         smoothing=recipe.training.label_smoothing,
         penalty=recipe.training.doubly_stochastic,
         teachers=teachers,
         distil=recipe.training.distil,
         conditioning_dropout=recipe.training.conditioning_dropout,
+        relevance=RelevanceWeighting(relevance.weights, vocabulary) if relevance else None,
+        cross_entropy=relevance.cross_entropy if relevance else 1.0,
+    )
+    if not reward:
+        return cross_entropy
+    return SelfCriticalLoss(
+        cross_entropy,
+        rewards[reward.metric](token_ids, len(vocabulary)),
+        references=max(map(len, token_ids)),
+        max_words=recipe.decoding.max_words,
+        augmentation=recipe.augmentation,
+        samples=reward.samples,
+        baseline=reward.baseline,
+        weight=reward.weight,
+        temperature=reward.temperature,
     )
 
 

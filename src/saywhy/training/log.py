@@ -21,6 +21,8 @@ class EpochTotals:
 
     log_loss: float = 0.0
     words: float = 0.0
+    reward: float = 0.0
+    samples: float = 0.0
     images: int = 0
     seconds: float = 0.0
 
@@ -28,6 +30,11 @@ class EpochTotals:
     def loss(self) -> float:
         """Mean −log p per word."""
         return self.log_loss / max(self.words, 1)
+
+    @property
+    def mean_reward(self) -> float:
+        """Mean reward of a sampled caption, in percent; 0 without a reward."""
+        return 100 * self.reward / max(self.samples, 1)
 
     @property
     def images_per_second(self) -> float:

@@ -8,11 +8,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from saywhy.captioners.base import Captioner, TeacherForced
+from saywhy.captioners.base import Attention, Captioner, TeacherForced
 from saywhy.captioners.soft_attention import doubly_stochastic
 from saywhy.data.augment import Augmentation
 from saywhy.data.tokenizer import PAD
 from saywhy.encoders.base import Features
+from saywhy.training.relevance_weighting import RelevanceWeighting, require_terms
 
 
 class LossSums(NamedTuple):
@@ -53,6 +54,9 @@ class CaptionLoss(nn.Module):
         distil: weight of the teachers' target; 1 − distil is that of the captions.
         conditioning_dropout: share of the captions trained without their image (Kornblith et al. 2023,
             https://arxiv.org/abs/2307.16686), so that the captioner also models p(words).
+        relevance: LRP-inference fine-tuning: −log p of the words, with smoothing and distillation, becomes
+            λ (−log p) + (1 − λ)(−log p̂), eq. 31 of Sun et al. 2021.
+        cross_entropy: λ, the weight of −log p where there is `relevance`.
     """
 
     def __init__(
@@ -65,8 +69,12 @@ class CaptionLoss(nn.Module):
         teachers: Sequence[Captioner] = (),
         distil: float = 0.0,
         conditioning_dropout: float = 0.0,
+        relevance: RelevanceWeighting | None = None,
+        cross_entropy: float = 0.5,
     ) -> None:
         super().__init__()
+        if relevance is not None:
+            require_terms(captioner)
         self.captioner = captioner
         self.size = size
         self.augmentation = augmentation
@@ -74,6 +82,8 @@ class CaptionLoss(nn.Module):
         self.penalty = penalty
         self.distil = distil
         self.conditioning_dropout = conditioning_dropout
+        self.relevance = relevance
+        self.cross_entropy = cross_entropy
         self.teachers = nn.ModuleList(teachers).requires_grad_(False)
 
     def forward(
@@ -93,19 +103,15 @@ class CaptionLoss(nn.Module):
             pixels, boxes = self.augmentation.with_boxes(inputs, self.augmentation.size or self.size, may_flip, boxes)
         features = self._features(pixels, grid, boxes)
         features, has_image = self._drop_images(features.select(image_index))
-        logits, attention = self.captioner(features, previous, active)
-        log_softmax = logits.float().log_softmax(dim=-1)  # (N, T, V)
+        logits, reweighted_logits, attention = self._logits(features, previous, active)
         mask = targets != PAD  # (N, T)
-        log_p = log_softmax.gather(-1, targets.unsqueeze(-1)).squeeze(-1) * mask  # (N, T)
-        loss = -log_p.sum(dim=1)  # (N,)
-        if self.smoothing:
-            uniform = -(log_softmax.mean(dim=-1) * mask).sum(dim=1)
-            loss = (1 - self.smoothing) * loss + self.smoothing * uniform
+        taught = None
         if self.distil:
             taught = self._teacher_distribution(pixels, boxes, image_index, previous, active)
-            cross_entropy = -(taught * log_softmax).sum(dim=-1)  # (N, T)
-            share = self.distil * has_image  # teachers see the image: no target for a caption without one
-            loss = (1 - share) * loss + share * (cross_entropy * mask).sum(dim=1)
+        loss, log_p = self._word_loss(logits, targets, mask, taught, has_image)
+        if reweighted_logits is not None:
+            reweighted_loss, _ = self._word_loss(reweighted_logits, targets, mask, taught, has_image)
+            loss = self.cross_entropy * loss + (1 - self.cross_entropy) * reweighted_loss
         captions = mask.any(dim=1)
         if self.penalty:
             penalties = doubly_stochastic(attention.alpha.float(), mask, features.mask)
@@ -115,6 +121,34 @@ class CaptionLoss(nn.Module):
         if auxiliary_loss is not None:
             loss = loss + auxiliary_loss * captions
         return LossSums(loss.sum(), -log_p.detach().sum(), mask.sum(), captions.sum())
+
+    def _logits(
+        self, features: Features, previous: Tensor, active: Sequence[int] | None
+    ) -> tuple[Tensor, Tensor | None, Attention]:
+        """Logits (N, T, V) of p and, where the loss needs it, of p̂, and the attention."""
+        if self.relevance is None or self.cross_entropy == 1:
+            logits, attention = self.captioner(features, previous, active)
+            return logits, None, attention
+        captioner = require_terms(self.captioner)
+        terms, attention = captioner.forward_terms(features, previous, active)
+        logits = captioner.logits(terms)
+        return logits, self.relevance(captioner, terms, logits, attention), attention
+
+    def _word_loss(
+        self, logits: Tensor, targets: Tensor, mask: Tensor, taught: Tensor | None, has_image: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The words' loss of each caption (N,), with smoothing and distillation, and log p of each word (N, T)."""
+        log_softmax = logits.float().log_softmax(dim=-1)  # (N, T, V)
+        log_p = log_softmax.gather(-1, targets.unsqueeze(-1)).squeeze(-1) * mask  # (N, T)
+        loss = -log_p.sum(dim=1)  # (N,)
+        if self.smoothing:
+            uniform = -(log_softmax.mean(dim=-1) * mask).sum(dim=1)
+            loss = (1 - self.smoothing) * loss + self.smoothing * uniform
+        if taught is not None:
+            cross_entropy = -(taught * log_softmax).sum(dim=-1)  # (N, T)
+            share = self.distil * has_image  # teachers see the image: no target for a caption without one
+            loss = (1 - share) * loss + share * (cross_entropy * mask).sum(dim=1)
+        return loss, log_p
 
     def _features(self, pixels: Tensor, grid: tuple[int, int] | None, boxes: Tensor | None) -> Features:
         if not grid:

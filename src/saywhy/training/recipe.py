@@ -21,6 +21,9 @@ from saywhy.data.training_batches import samplers
 from saywhy.decoding import Decoding
 from saywhy.errors import UserError, did_you_mean
 from saywhy.training.optimisers import optimisers, schedules
+from saywhy.training.relevance_weighting import check_architecture, relevance_weights
+from saywhy.training.rewards import rewards
+from saywhy.training.self_critical import BASELINES
 
 T = TypeVar("T")
 
@@ -142,6 +145,53 @@ class TrainingRecipe:
 
 
 @dataclass(frozen=True)
+class RewardRecipe:
+    """Self-critical training; `saywhy.training.self_critical` has the equations.
+
+    Attributes:
+        metric: what rewards a sampled caption: "cider".
+        samples: captions that are drawn for each image.
+        baseline: "others", the mean reward of the image's other samples, or "greedy", that of its greedy caption.
+        weight: of the reward's loss; 1 − weight is that of cross-entropy.
+        temperature: of sampling.
+    """
+
+    metric: str = "cider"
+    samples: int = 5
+    baseline: str = "others"
+    weight: float = 1.0
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        _ = rewards[self.metric]  # a UserError where the name is unknown
+        if self.baseline not in BASELINES:
+            raise UserError(f"unknown reward.baseline {self.baseline!r}: {did_you_mean(self.baseline, BASELINES)}")
+        ranges = {"samples": (1, 1000), "weight": (0, 1), "temperature": (0.01, 100)}
+        check_ranges("reward", self, ranges)
+        if self.baseline == "others" and self.samples < 2:
+            raise UserError('reward.baseline = "others" needs reward.samples of at least 2; or use "greedy"')
+
+
+@dataclass(frozen=True)
+class RelevanceRecipe:
+    """LRP-inference fine-tuning; `saywhy.training.relevance_weighting` has the equations.
+
+    With a table [reward], captions are drawn from p̂.
+
+    Attributes:
+        weights: where ω comes from: "lrp", or a control: "random", "gradient-input", "gradient", "attention".
+        cross_entropy: λ of λ·CE(p) + (1 − λ)·CE(p̂).
+    """
+
+    weights: str = "lrp"
+    cross_entropy: float = 0.5
+
+    def __post_init__(self) -> None:
+        _ = relevance_weights[self.weights]  # a UserError where the name is unknown
+        check_ranges("relevance", self, {"cross_entropy": (0, 1)})
+
+
+@dataclass(frozen=True)
 class Recipe:
     """A complete recipe. Every table and key can be left out and then has its default."""
 
@@ -155,6 +205,8 @@ class Recipe:
     encoder: EncoderRecipe = EncoderRecipe()
     captioner: CaptionerRecipe = CaptionerRecipe()
     training: TrainingRecipe = TrainingRecipe()
+    reward: RewardRecipe | None = None
+    relevance: RelevanceRecipe | None = None
     decoding: Decoding = Decoding()
 
     def __post_init__(self) -> None:
@@ -174,7 +226,13 @@ class Recipe:
         if settings.no_image == "learned" and not self.training.conditioning_dropout:
             raise UserError('captioner.no_image = "learned" needs training.conditioning_dropout above 0')
         architecture.check_attention_mode(self.decoding.attention)
+        if self.relevance:
+            check_architecture(architecture)
         self._check_regions()
+        if self.reward and self.training.batches != "images":
+            raise UserError('[reward] needs all captions of an image in its batch: set training.batches = "images"')
+        if self.reward and self.training.distil:
+            raise UserError("[reward] and training.distil exclude each other: remove one of them")
 
     def _check_regions(self) -> None:
         precomputed = self.regions is not None and self.regions.kind == "features"

@@ -15,6 +15,9 @@ state, and a resumed run ends with the weights of an uninterrupted one.
     "epoch"       epoch, epochs, loss, images_per_second, seconds_left; after an evaluation also cider, bleu4, best,
                   is_best
     "unreadable"  line, count
+
+With a reward, "step" and "epoch" also have `reward`, its mean over samples in percent, and `loss` is the mean −log p of
+the words of samples in place of captions.
 """
 
 from __future__ import annotations
@@ -72,9 +75,11 @@ from saywhy.training.checkpoint import (
     save_checkpoint,
 )
 from saywhy.training.log import EpochTotals, RunLog, plot_curves
+from saywhy.training.objectives import CaptionLoss
 from saywhy.training.optimisers import WeightAverage, optimisers, parameter_groups, set_learning_rates
 from saywhy.training.recipe import Recipe
 from saywhy.training.resident import InputSource
+from saywhy.training.self_critical import SelfCriticalLoss
 from saywhy.training.updates import CapturedUpdate, Update
 
 if TYPE_CHECKING:
@@ -223,10 +228,13 @@ class Trainer:
         training, captioner, captured = self.recipe.training, self.captioner, self._runs_on_gpu and bool(self.resident)
         groups = parameter_groups(captioner, training.lr, self.recipe.encoder.lr, capturable=captured)
         self.optimiser = optimisers[training.optimiser](groups, training.weight_decay, capturable=captured)
-        self.loss, _ = self.fabric.setup(build_loss(self.recipe, captioner, teachers), self.optimiser)
+        self.loss, _ = self.fabric.setup(self._build_loss(teachers), self.optimiser)
         self.update = Update(self.fabric, self.loss, self.optimiser, training.clip, self.grid)
         self.resident_update = CapturedUpdate(self.update, self.resident) if self.resident else None
         self.average = WeightAverage(captioner, training.average) if training.average else None
+
+    def _build_loss(self, teachers: Sequence[Any]) -> CaptionLoss | SelfCriticalLoss:
+        return build_loss(self.recipe, self.captioner, teachers, self.vocabulary, self.batches.token_ids)
 
     @property
     def _runs_on_gpu(self) -> bool:
@@ -250,6 +258,8 @@ class Trainer:
         if log and not progress.step:
             self._saved_model().save_config(self.out)
             self._write_run_json()
+            if self.sources["start"] and (self.recipe.reward or self.recipe.relevance):
+                self._evaluate_start(log)
         started, first_step, plotted = time.monotonic(), progress.step, -PLOT_INTERVAL
         while not progress.finished:
             totals = self._train_epoch(log)
@@ -293,6 +303,8 @@ class Trainer:
             "images_per_second": totals.images_per_second,
             "seconds_left": 0.0 if progress.finished else seconds_per_step * (self.steps - progress.step),
         }
+        if totals.samples:
+            event["reward"] = totals.mean_reward
         self.on_event({"kind": "epoch", **scores, **event})
 
     def _batch_order(self, epoch: int) -> list[list[Pair]]:
@@ -366,11 +378,15 @@ class Trainer:
         log_loss: float,
         words: float,
         captions: float,
+        reward: float = 0.0,
+        samples: float = 0.0,
     ) -> None:
         if not math.isfinite(loss + log_loss):
             raise UserError(f"the loss is not finite at step {step}: lower training.lr or training.clip")
         totals.log_loss += log_loss
         totals.words += words
+        totals.reward += reward
+        totals.samples += samples
         if log is None:
             return
         event = {
@@ -380,6 +396,8 @@ class Trainer:
             "lr": lr,
             "images_per_second": totals.images_per_second,
         }
+        if samples:
+            event["reward"] = 100 * reward / samples
         log.write(step, **event)
         self.on_event({"kind": "step", "step": step, "steps": self.steps, **event})
 
@@ -400,6 +418,13 @@ class Trainer:
     def _evaluation_is_due(self) -> bool:
         epoch, training = self.progress.epoch + 1, self.recipe.training
         return epoch % training.evaluate_every == 0 or epoch == training.epochs
+
+    def _evaluate_start(self, log: RunLog) -> None:
+        """Score the model that fine-tuning starts from, as epoch 0 of the log.
+
+        It does not compete with the epochs: fine-tuning and its controls are compared after the same training.
+        """
+        log.write(0, epoch=0, **self._dev_scores())
 
     def _evaluate(self, log: RunLog) -> dict[str, Any]:
         """Score dev with the averaged weights, if there are any, and save the weights if they are the best."""

@@ -29,7 +29,7 @@ class Update:
 
     Args:
         fabric: gives the device, the precision and the other processes.
-        loss: the `CaptionLoss`, set up by Fabric.
+        loss: the `CaptionLoss` or `SelfCriticalLoss`, set up by Fabric.
         optimiser: of its parameters.
         clip: largest norm of the gradient, 0 for no clipping.
         grid: rows and columns of the features, where the inputs are cached features.
@@ -41,7 +41,7 @@ class Update:
         self.fabric, self.loss, self.optimiser, self.clip, self.grid = fabric, loss, optimiser, clip, grid
 
     def __call__(self, group: Sequence[Batch]) -> Tensor:
-        """Update the weights; returns the sums of the loss (`LossSums`) over all processes, (4,)."""
+        """Update the weights; returns the sums of the loss (the fields of `LossSums`) over all processes."""
         fabric, loss = self.fabric, self.loss
         group = [batch.to(fabric.device) for batch in group]
         own_captions = torch.stack([(batch.tokens != PAD).any(dim=1).sum() for batch in group]).sum()
@@ -85,7 +85,7 @@ class CapturedUpdate:
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, plan: Tensor) -> Tensor:
-        """Update the weights on the batch of a plan that is on the device; returns the sums of the loss, (4,)."""
+        """Update the weights on the batch of a plan that is on the device; returns the sums of the loss."""
         if self.device.type != "cuda":
             return self._compute(plan)
         if self.shape != (self.batches.images, *self.batches.active):

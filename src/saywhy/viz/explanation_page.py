@@ -9,11 +9,8 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
-from base64 import b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from html import escape
-from importlib.resources import files
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
@@ -29,6 +26,7 @@ from saywhy.viz.explanation_figure import (
     part_values,
     word_with_contrast,
 )
+from saywhy.viz.html_templates import data_url, fill_template, jpeg_url, read_template
 from saywhy.viz.method_styles import METHOD_STYLES
 from saywhy.viz.protocols import ExplanationLike, WordLike
 
@@ -65,8 +63,8 @@ def explanation_page(explanation: ExplanationLike) -> str:
         "aspect": f"{width / height:.5f}",
         "pale": str(PALE),
         "colours": _css_colours(),
-        "css": _template("explanation.css"),
-        "js": _template("explanation.js"),
+        "css": read_template("explanation.css"),
+        "js": read_template("explanation.js"),
         "tokens": _tokens(explanation),
         "image": _image_url(explanation),
         "methods": _method_buttons(explanation),
@@ -77,7 +75,7 @@ def explanation_page(explanation: ExplanationLike) -> str:
         "footer": _footer(explanation),
         "data": json.dumps(_script_data(explanation), ensure_ascii=False).replace("<", r"\u003c"),
     }
-    return _fill("explanation.html", values)
+    return fill_template("explanation.html", values)
 
 
 def index_page(reports: Iterable[tuple[str, ExplanationLike]]) -> str:
@@ -85,7 +83,8 @@ def index_page(reports: Iterable[tuple[str, ExplanationLike]]) -> str:
     items = "\n".join(cards := [_index_item(path, explanation) for path, explanation in reports])
     title = f"Why each word: {len(cards)} image{'s' if len(cards) != 1 else ''}"
     risk = RISK_LEGEND if 'class="made-up"' in items else ""
-    return _fill("explanation_index.html", {"title": title, "colours": _css_colours(), "risk": risk, "items": items})
+    values = {"title": title, "colours": _css_colours(), "risk": risk, "items": items}
+    return fill_template("explanation_index.html", values)
 
 
 def thumbnail(explanation: ExplanationLike) -> Image.Image | None:
@@ -99,7 +98,7 @@ def thumbnail(explanation: ExplanationLike) -> Image.Image | None:
 
 def _index_item(path: str, explanation: ExplanationLike) -> str:
     link = quote(os.fsencode(path))  # a file name may hold bytes that are not UTF-8
-    url = _jpeg_url(explanation.image, quality=80) if explanation.image else ""
+    url = jpeg_url(explanation.image, quality=80) if explanation.image else ""
     image = f'<img alt="" src="{url}">' if url else ""
     width, height = explanation.size
     aspect = min(max(width / height, ASPECTS[0]), ASPECTS[1])
@@ -130,14 +129,6 @@ def _coloured_word(token: str, word: WordLike | None) -> str:
     if word.risk is not None and word.risk >= LIKELY_MADE_UP:
         mark, title = 'class="made-up" ', f"{title}; {100 * word.risk:.0f} % likely made up"
     return f'<span {mark}{style} title="{title}">{escape(token)}</span>'
-
-
-def _fill(template: str, values: Mapping[str, str]) -> str:
-    return re.sub(r"\{\{(\w+)\}\}", lambda name: values[name[1]], _template(template))
-
-
-def _template(name: str) -> str:
-    return (files("saywhy.viz") / name).read_text(encoding="utf-8").strip()
 
 
 def _script_data(explanation: ExplanationLike) -> dict[str, Any]:
@@ -184,7 +175,7 @@ def _map_url(explanation: ExplanationLike, i: int, method: str, head: int | None
     png = _png(map_layer(normalised, signed, levels=126))
     if len(png) > LARGE_MAP:
         png = _png(map_layer(normalised, signed, levels=48))
-    return _data_url(png, "png")
+    return data_url(png, "png")
 
 
 def _png(image: Image.Image) -> bytes:
@@ -197,23 +188,13 @@ def _image_url(explanation: ExplanationLike) -> str:
     image = image_of(explanation)
     if max(image.size) > IMAGE_SIDE:
         image = image.resize(_scaled(image.size, IMAGE_SIDE), Image.Resampling.LANCZOS)
-    return _jpeg_url(image, quality=84)
-
-
-def _jpeg_url(image: Image.Image, quality: int) -> str:
-    buffer = io.BytesIO()
-    image.save(buffer, format="JPEG", quality=quality)
-    return _data_url(buffer.getvalue(), "jpeg")
+    return jpeg_url(image, quality=84)
 
 
 def _scaled(size: tuple[int, int], side: int) -> tuple[int, int]:
     """A size of the same shape whose longer side is `side`."""
     width, height = size
     return max(1, round(width * side / max(size))), max(1, round(height * side / max(size)))
-
-
-def _data_url(content: bytes, kind: str) -> str:
-    return f"data:image/{kind};base64,{b64encode(content).decode()}"
 
 
 def _css_colours() -> str:
