@@ -14,8 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import tiny
 from reference import ada_lstm, mh_fc, soft_attention
 from reference import relevance_weighting as reference
-from saywhy.captioners.base import Attention
-from saywhy.captioners.summed_output import SummedOutputCaptioner
+from saywhy.captioners.base import Attention, SummedOutputCaptioner
 from saywhy.data.stop_words import STOP_WORDS
 from saywhy.data.tokenizer import MARKERS, PAD, Vocabulary
 from saywhy.decoding import Decoding, decode

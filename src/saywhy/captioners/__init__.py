@@ -6,11 +6,11 @@ from saywhy.captioners.base import (
     CaptionerSettings,
     State,
     Step,
+    SummedOutputCaptioner,
     TeacherForced,
     build,
     captioners,
 )
-from saywhy.captioners.summed_output import SummedOutputCaptioner
 
 __all__ = [
     "Attention",

@@ -33,11 +33,12 @@ from saywhy.captioners.base import (
     Linear,
     LSTMCell,
     State,
+    SummedOutputCaptioner,
+    Terms,
     active_rows,
     captioners,
     stack_over_time,
 )
-from saywhy.captioners.summed_output import SummedOutputCaptioner, Terms
 from saywhy.encoders.base import Encoder, Features
 from saywhy.errors import UserError
 

@@ -17,7 +17,7 @@ from saywhy.errors import UserError
 from saywhy.provenance import saywhy_version
 from saywhy.reports.comparison import Comparison, ImageChange, ScoredCaption, WordChange
 from saywhy.reports.score_differences import ScoreDifference
-from saywhy.viz.html_templates import fill_template, jpeg_url
+from saywhy.viz.explanation_page import fill_template, jpeg_url
 
 IMAGE_SIDE = 480  # pixels along the longer side
 VERDICT_CLASSES = {"A better": "a-better", "B better": "b-better", "higher": "changed", "lower": "changed"}

@@ -36,8 +36,7 @@ from functools import reduce
 import torch
 from torch import Tensor, nn
 
-from saywhy.captioners.base import Attention, Captioner
-from saywhy.captioners.summed_output import SummedOutputCaptioner, Terms
+from saywhy.captioners.base import Attention, Captioner, SummedOutputCaptioner, Terms
 from saywhy.data.stop_words import STOP_WORDS
 from saywhy.data.tokenizer import Vocabulary
 from saywhy.errors import UserError

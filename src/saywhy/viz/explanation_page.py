@@ -9,8 +9,11 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Iterable
+import re
+from base64 import b64encode
+from collections.abc import Iterable, Mapping
 from html import escape
+from importlib.resources import files
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
@@ -26,7 +29,6 @@ from saywhy.viz.explanation_figure import (
     part_values,
     word_with_contrast,
 )
-from saywhy.viz.html_templates import data_url, fill_template, jpeg_url, read_template
 from saywhy.viz.method_styles import METHOD_STYLES
 from saywhy.viz.protocols import ExplanationLike, WordLike
 
@@ -263,3 +265,25 @@ def _footer(explanation: ExplanationLike) -> str:
     if explanation.familiarity is not None:
         parts.append(f"familiarity {explanation.familiarity:.2g}")
     return escape(" · ".join(parts))
+
+
+def fill_template(name: str, values: Mapping[str, str]) -> str:
+    """A template of this package with every {{name}} replaced by its value, which must be HTML already."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], read_template(name))
+
+
+def read_template(name: str) -> str:
+    """The text of a template, style or script of this package."""
+    return (files("saywhy.viz") / name).read_text(encoding="utf-8").strip()
+
+
+def jpeg_url(image: Image.Image, quality: int) -> str:
+    """An RGB image as the URL of a JPEG."""
+    buffer = io.BytesIO()
+    image.save(buffer, format="JPEG", quality=quality)
+    return data_url(buffer.getvalue(), "jpeg")
+
+
+def data_url(content: bytes, kind: str) -> str:
+    """The contents of an image file as a URL; `kind` is "jpeg" or "png"."""
+    return f"data:image/{kind};base64,{b64encode(content).decode()}"
