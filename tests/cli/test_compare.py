@@ -181,7 +181,7 @@ def test_chair_uses_boxes_where_the_data_has_them(run, tmp_path: Path, boxes: bo
     assert boxes or rows["CHAIR-s"]["verdict"] == "B better"
     assert rows["invented persons"]["a"] == 100
     assert ("CHAIR by references only" in result.err) != boxes
-    assert "mAP left out" in result.err, "the data has no train split"
+    assert "mAP and rarity left out" in result.err, "the data has no train split"
 
 
 def test_models_of_different_vocabularies_are_refused_unless_allowed(run, compare, models, data: Path) -> None:

@@ -82,6 +82,17 @@ def test_number_of_images_and_words_is_limited(data: Dataset) -> None:
     assert [change.is_object for change in few.gained] == [True, False]
 
 
+def test_rarity_of_the_images_that_got_better_and_worse(data: Dataset) -> None:
+    counts = {"pizza": 7, "guy": 9, "grass": 5, "mud": 4, "cat": 20, "table": 30, "one": 40, "man": 60, "eats": 70}
+    a, b = captions("a", data, A), captions("b", data, B)
+    result = compare(a, b, data, ImageObjects(OBJECTS), word_counts=counts, with_meteor=False, samples=10)
+    assert (result.rarity.improved_images, result.rarity.degraded_images, result.rarity.unchanged_images) == (2, 1, 1)
+    assert result.rarity.degraded == 20  # "cat" of the third image
+    assert result.as_dict()["rarity"]["degraded"] == {"mean_count": 20, "images": 1}
+    assert "20.0 (1)" in comparison_page(result, {})
+    assert compare(a, b, data, ImageObjects(OBJECTS), with_meteor=False, samples=10).rarity is None
+
+
 def test_identical_captions_have_no_difference(data: Dataset) -> None:
     sides = captions("a", data, A), captions("b", data, A)
     same = compare(*sides, data, ImageObjects(OBJECTS), with_meteor=False, samples=20)

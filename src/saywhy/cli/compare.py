@@ -136,6 +136,7 @@ def compare(
         objects.select(images, common),
         person_boxes=objects.persons(common),
         training_counts=objects.training_counts,
+        word_counts=objects.word_counts,
         with_meteor=not no_meteor,
         images=top,
         samples=samples,
@@ -256,12 +257,14 @@ class _Objects:
         objects: those of each image.
         with_person: names of the images with a person's box; None without boxes.
         training_counts: mentions of objects in the training captions; None if there are none.
+        word_counts: how often each word is in the training captions; None if there are none.
         notes: what could not be read.
     """
 
     objects: ImageObjects
     with_person: frozenset[str] | None
     training_counts: Mapping[str, int] | None
+    word_counts: Mapping[str, int] | None
     notes: tuple[str, ...]
 
     @classmethod
@@ -270,9 +273,12 @@ class _Objects:
         from saywhy.data.phrases import find_phrases
         from saywhy.hallucination.chair import image_objects
         from saywhy.hallucination.measures import training_counts
+        from saywhy.metrics.rarity import count_words
 
         counts = training_counts(dataset)
-        no_words = f"mAP left out: {dataset.root} has no train split, which chooses the frequent words"
+        training = () if counts is None else dataset.split("train").images
+        words = count_words(caption for image in training for caption in image.captions) or None
+        no_words = f"mAP and rarity left out: {dataset.root} has no train split, whose words they count"
         notes = () if counts is not None else (no_words,)
         phrases = find_phrases(data.root)
         with_person = None
@@ -280,10 +286,10 @@ class _Objects:
             named = ((image.name, phrases.of(image.name)) for image in data.images)
             with_person = frozenset(name for name, of in named if any(phrase.kind == "people" for phrase in of))
         try:
-            return cls(image_objects(data, phrases=phrases), with_person, counts, notes)
+            return cls(image_objects(data, phrases=phrases), with_person, counts, words, notes)
         except UserError as error:
             note = f"CHAIR by references only, where objects that they omit count as hallucinated ({error})"
-            return cls(image_objects(data, references_only=True), with_person, counts, (note, *notes))
+            return cls(image_objects(data, references_only=True), with_person, counts, words, (note, *notes))
 
     def select(self, data: Dataset, part: Dataset) -> ImageObjects:
         """The objects of a part of the images."""
@@ -329,7 +335,7 @@ def _write(folder: Path, comparison: Comparison, data: Dataset) -> None:
 
 
 def _show(comparison: Comparison) -> None:
-    from saywhy.reports.comparison_page import signed
+    from saywhy.reports.comparison_page import rarity_text, signed
 
     console = output_console()
     for side, name, decoding in zip("AB", comparison.names, comparison.decoding, strict=True):
@@ -348,6 +354,10 @@ def _show(comparison: Comparison) -> None:
     share = 100 * comparison.unchanged / comparison.n
     console.print(f"\nsame caption: {comparison.unchanged:,} of {comparison.n:,} images ({share:.1f} %)")
     console.print(f"distinct words: {comparison.vocabulary[0]:,} in A, {comparison.vocabulary[1]:,} in B")
+    if comparison.rarity:
+        console.print(
+            "training count of the rarest reference word, better and worse images: " + rarity_text(comparison.rarity)
+        )
     for title, words in (("words gained", comparison.gained), ("words lost", comparison.lost)):
         _show_words(title, words)
     _show_images("better in B", comparison.better)

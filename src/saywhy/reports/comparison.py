@@ -15,6 +15,7 @@ from saywhy.data.object_words import Mention
 from saywhy.data.tokenizer import as_text
 from saywhy.hallucination.chair import CaptionObjects, ImageObjects, chair
 from saywhy.metrics.base import Floats, Words, as_words
+from saywhy.metrics.rarity import Rarity, rarity
 from saywhy.reports.score_differences import SAMPLES, ScoreDifference, add_meteor, score_differences, score_table
 
 
@@ -103,6 +104,8 @@ class Comparison:
         lost: words of fewer captions in B than in A, likewise.
         better: images whose CIDEr rose, the most first.
         worse: images whose CIDEr fell, the most first.
+        rarity: the training count of the rarest reference word of images whose CIDEr rose, and of those whose CIDEr
+            fell; None without training captions.
         notes: one line each about what was left out.
     """
 
@@ -120,6 +123,7 @@ class Comparison:
     lost: tuple[WordChange, ...]
     better: tuple[ImageChange, ...]
     worse: tuple[ImageChange, ...]
+    rarity: Rarity | None = None
     notes: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
@@ -135,6 +139,7 @@ class Comparison:
             "words_lost": [asdict(change) for change in self.lost],
             "better": [change.as_dict() for change in self.better],
             "worse": [change.as_dict() for change in self.worse],
+            "rarity": self.rarity.as_dict() if self.rarity else None,
             "notes": list(self.notes),
         }
 
@@ -147,6 +152,7 @@ def compare(
     *,
     person_boxes: Sequence[bool] | None = None,
     training_counts: Mapping[str, int] | None = None,
+    word_counts: Mapping[str, int] | None = None,
     with_meteor: bool = True,
     images: int = 12,
     words: int = 12,
@@ -161,6 +167,7 @@ def compare(
         objects: the objects of each image; see `hallucination.chair`.
         person_boxes: whether each image has a person's box; None if there are no boxes.
         training_counts: mentions of objects in the training captions, which choose the frequent words; None without.
+        word_counts: how often each word is in the training captions, for the rarity; None without.
         with_meteor: whether to compute METEOR, which needs Java; without Java it becomes a note.
         images: how many images are listed of those that became better, and of those that became worse.
         words: how many object words and how many other words are listed as gained, and as lost.
@@ -177,7 +184,8 @@ def compare(
     if with_meteor:
         add_meteor(tables, captions, references, notes)
     scores = score_differences(tables, Bootstrap(range(len(data)), samples))
-    changes = _image_changes(data, captions, [table["CIDEr"].counts[:, 0] for table in tables], named)
+    ciders = [table["CIDEr"].counts[:, 0] for table in tables]
+    changes = _image_changes(data, captions, ciders, named)
     gained, lost = _word_changes(captions, named, words)
     return Comparison(
         names=(a.name, b.name),
@@ -194,6 +202,7 @@ def compare(
         lost=lost,
         better=tuple(change for change in changes[:images] if change.difference > 0),
         worse=tuple(change for change in changes[::-1][:images] if change.difference < 0),
+        rarity=None if word_counts is None else rarity(references, word_counts, *(side.tolist() for side in ciders)),
         notes=tuple(notes),
     )
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from saywhy.data.images import open_image
 from saywhy.data.tokenizer import as_text
 from saywhy.errors import UserError
+from saywhy.metrics.rarity import Rarity
 from saywhy.provenance import saywhy_version
 from saywhy.reports.comparison import Comparison, ImageChange, ScoredCaption, WordChange
 from saywhy.reports.score_differences import ScoreDifference
@@ -106,7 +107,19 @@ def _facts(comparison: Comparison) -> str:
         "Same caption in A and B": f"{comparison.unchanged:,} ({100 * comparison.unchanged / comparison.n:.1f} %)",
         "Distinct words used, A → B": f"{used[0]:,} → {used[1]:,}",
     }
+    if comparison.rarity:
+        facts["Training count of the rarest reference word, better and worse images"] = rarity_text(comparison.rarity)
     return "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts.items())
+
+
+def rarity_text(rarity: Rarity) -> str:
+    """The means of both groups of images.
+
+    >>> rarity_text(Rarity(115.86, None, 1517, 0, 20))
+    '115.9 (1,517), – (0)'
+    """
+    groups = ((rarity.improved, rarity.improved_images), (rarity.degraded, rarity.degraded_images))
+    return ", ".join(f"{'–' if mean is None else f'{mean:.1f}'} ({images:,})" for mean, images in groups)
 
 
 def _score_table(scores: Sequence[ScoreDifference]) -> str:
