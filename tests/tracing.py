@@ -1,4 +1,4 @@
-"""Helpers for tests of LRP: relevance of small functions and of tiny captioners."""
+"""Helpers for tests: relevance of small functions and of tiny captioners, and which operations a function calls."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import tiny
 from saywhy import encoders
@@ -106,3 +107,15 @@ def conservation_errors(forward: Forward, relevance: Relevance) -> tuple[float, 
 def assert_close(actual: Any, expected: Any, within: float = 1e-9) -> None:
     """Equal up to rounding; `expected` may be nested lists."""
     torch.testing.assert_close(actual, torch.as_tensor(expected, dtype=actual.dtype), rtol=within, atol=within)
+
+
+class Operations(TorchDispatchMode):
+    """Records the names of all operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))

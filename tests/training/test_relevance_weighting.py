@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import tiny
 from reference import ada_lstm, mh_fc, soft_attention
@@ -25,6 +24,7 @@ from saywhy.explain.lrp_rules import composite
 from saywhy.training.objectives import CaptionLoss
 from saywhy.training.recipe import from_table, read_recipe
 from saywhy.training.relevance_weighting import RelevanceWeighting, relevance_weights, require_terms
+from tracing import Operations
 
 DOUBLE = torch.float64
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -294,18 +294,6 @@ def test_a_captioner_without_terms_is_refused_in_one_line():
 def test_an_unknown_kind_is_refused_in_one_line():
     with pytest.raises(UserError, match=r"unknown relevance\.weights 'lpr'.*lrp"):
         RelevanceWeighting("lpr", VOCABULARY)
-
-
-class Operations(TorchDispatchMode):
-    """Records the names of all operations."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.add(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("kind", KINDS)

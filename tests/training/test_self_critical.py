@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import tiny
 from reference import metrics as reference_metrics
@@ -24,6 +23,7 @@ from saywhy.training.recipe import from_table
 from saywhy.training.relevance_weighting import RelevanceWeighting
 from saywhy.training.rewards import CiderReward
 from saywhy.training.self_critical import SelfCriticalLoss, SelfCriticalSums, draw_words, image_references
+from tracing import Operations
 
 FIRST, SECOND, THIRD = WORDS = tuple(range(len(MARKERS), len(MARKERS) + 3))
 SIZE = len(MARKERS) + len(WORDS)
@@ -317,18 +317,6 @@ def test_a_recipe_without_the_tables_has_neither():
     assert recipe.reward is None
     assert recipe.relevance is None
     assert from_table({"reward": {"samples": 3}}).reward.samples == 3
-
-
-class Operations(TorchDispatchMode):
-    """Records the names of all operations."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.add(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("baseline", ["others", "greedy"])

@@ -101,7 +101,7 @@ class CaptionLoss(nn.Module):
         pixels = inputs
         if self.augmentation:
             pixels, boxes = self.augmentation.with_boxes(inputs, self.augmentation.size or self.size, may_flip, boxes)
-        features = self._features(pixels, grid, boxes)
+        features = self.features(pixels, grid, boxes)
         features, has_image = self._drop_images(features.select(image_index))
         logits, reweighted_logits, attention = self._logits(features, previous, active)
         mask = targets != PAD  # (N, T)
@@ -150,7 +150,8 @@ class CaptionLoss(nn.Module):
             loss = (1 - share) * loss + share * (cross_entropy * mask).sum(dim=1)
         return loss, log_p
 
-    def _features(self, pixels: Tensor, grid: tuple[int, int] | None, boxes: Tensor | None) -> Features:
+    def features(self, pixels: Tensor, grid: tuple[int, int] | None, boxes: Tensor | None) -> Features:
+        """The features of a batch: of its pixels or, with `grid`, those that were cached."""
         if not grid:
             return self.captioner.encode(pixels, boxes)
         kind = pixels.device.type

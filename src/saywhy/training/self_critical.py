@@ -137,7 +137,7 @@ class SelfCriticalLoss(nn.Module):
         if self.augmentation:
             size = self.augmentation.size or self.cross_entropy.size
             inputs, boxes = self.augmentation.with_boxes(inputs, size, may_flip, boxes)
-        features = self.cross_entropy._features(inputs, grid, boxes)
+        features = self.cross_entropy.features(inputs, grid, boxes)
         references, copies = image_references(tokens, image_index, len(features), self.references)
         captions = copies.sum(dim=1)  # (P,)
         sample, reward, advantage = self._sample(features, references, copies)
