@@ -136,6 +136,19 @@ def test_unreadable_image_is_named_and_the_others_are_captioned(run, model, phot
         (["--sample", "--top-p", "2"], "top_p = 2"),
         (["--sample", "--seed", str(2**70)], "seed = 1180591620717411303424"),
         (["--beem", "3"], "--beam"),
+        (["--guidance", "nan"], "guidance = nan is out of range: use 0 to 100"),
+        (["--guidance", "-1"], "guidance = -1.0 is out of range"),
+        (["--guidance", "inf"], "guidance = inf is out of range"),
+        (["--guidance", "much"], "'--guidance'"),
+        (["--lm-weight", "5,2.5"], "--lm-weight is the weight of a language model: add --lm"),
+        (["--lm", "q"], "--lm has no effect alone"),
+        (["--lm", "", "--guidance", "2"], "--lm is empty"),
+        (["--lm", "q", "--guidance", "1"], "--lm has no effect alone"),
+        (["--lm", "q", "--guidance", "2", "--lm-weight", "5,2.5"], "give one or the other"),
+        (["--lm", "q", "--lm-weight", "5"], "lm_weight must be two numbers"),
+        (["--lm", "q", "--lm-weight", "5,nan"], "lm_weight must be two numbers"),
+        (["--lm", "q", "--lm-weight", "5,-1"], "lm_weight must be two numbers"),
+        (["--lm", "q", "--lm-weight", "5;2"], "--lm-weight 5;2: give two numbers, such as 5,2.5"),
     ],
 )
 def test_option_out_of_range_is_refused_before_a_model_is_loaded(run, no_model, photos, options, message) -> None:
@@ -314,6 +327,8 @@ def changed_model(model: Path, model_copy: Path):
         ({"captioner": {"name": "mind-reader", "settings": {}}}, "unknown captioner 'mind-reader'"),
         ({"encoder": {"name": 7}}, "config.json"),
         ({"preprocessing": {"size": 64, "glasses": True}}, "config.json"),
+        ({"conditioning_dropout": "half"}, "conditioning_dropout must be a number from 0 to 1, not 'half'"),
+        ({"conditioning_dropout": 2}, "conditioning_dropout must be a number from 0 to 1, not 2"),
     ],
 )
 def test_model_with_unknown_settings_is_refused(run, changed_model, photos, tmp_path, changes, message: str) -> None:

@@ -135,11 +135,19 @@ S = TypeVar("S", bound=State)
 
 @dataclass(frozen=True)
 class Step(Generic[S]):
-    """The result of decoding one word: logits (B, V) of the next word, the next state, the attention."""
+    """The result of decoding one word.
+
+    Attributes:
+        logits: of the next word, (B, V).
+        state: the next state.
+        attention: of this word.
+        scores: (B, V), by which decoding chooses words in place of the logits; None without guidance.
+    """
 
     logits: Tensor
     state: S
     attention: Attention
+    scores: Tensor | None = None
 
 
 class Linear(nn.Linear):

@@ -1,7 +1,7 @@
 """A model as a folder that is enough to caption images on another machine.
 
     model.safetensors    all parameters and buffers
-    config.json          architecture, encoder, preprocessing, decoding
+    config.json          architecture, encoder, preprocessing, decoding, conditioning dropout
     vocabulary.json      the words
 
 Nothing in it is ever unpickled.
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from saywhy.captioners.base import Captioner, build
@@ -34,6 +34,7 @@ from saywhy.provenance import saywhy_version
 
 FORMAT = 2
 WEIGHTS, CONFIG, VOCABULARY = "model.safetensors", "config.json", "vocabulary.json"
+CAPTIONER, LANGUAGE_MODEL = "captioner", "language-model"  # kinds of model folders
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class SavedModel:
         preprocessing: how images become the encoder's input.
         decoding: the default decoding settings, as in config.json.
         regions: which regions it attends to; None for the encoder's grid.
+        conditioning_dropout: share of the captions that it was trained on without their image; None if unknown.
     """
 
     name: str
@@ -55,6 +57,7 @@ class SavedModel:
     preprocessing: Preprocessing
     decoding: dict[str, Any] = field(default_factory=dict)
     regions: RegionSettings | None = None
+    conditioning_dropout: float | None = None
 
     def config(self) -> dict[str, Any]:
         """The contents of config.json."""
@@ -67,6 +70,7 @@ class SavedModel:
             "preprocessing": asdict(self.preprocessing),
             "decoding": self.decoding,
             "regions": asdict(self.regions) if self.regions else None,
+            "conditioning_dropout": self.conditioning_dropout,
         }
 
     def save(self, folder: str | Path, dtype: torch.dtype | None = None) -> None:
@@ -80,10 +84,10 @@ class SavedModel:
         write_text(Path(folder) / CONFIG, json.dumps(self.config(), indent=2) + "\n")
 
 
-def save_weights(captioner: Captioner, path: Path, dtype: torch.dtype | None = None) -> None:
+def save_weights(module: nn.Module, path: Path, dtype: torch.dtype | None = None) -> None:
     """Write the weights as one complete file; tied tensors are written once."""
     tensors, written = {}, set()
-    for name, tensor in captioner.state_dict().items():
+    for name, tensor in module.state_dict().items():
         if tensor.data_ptr() in written and tensor.numel():
             continue
         written.add(tensor.data_ptr())
@@ -112,17 +116,25 @@ def load(folder: str | Path, device: torch.device | str = "cpu") -> SavedModel:
         preprocessing = Preprocessing(**config["preprocessing"])
         name, decoding = str(config["name"]), dict(config["decoding"])
         regions = RegionSettings(**config["regions"]) if config.get("regions") else None  # older files have no entry
+        dropout = config.get("conditioning_dropout")  # nor this one
+        dropout = None if dropout is None else _share("conditioning_dropout", dropout)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UserError(f"{folder / CONFIG}: not a configuration of a saywhy model ({error!r})") from None
     except UserError as error:
         raise UserError(str(error) if str(folder) in str(error) else f"{folder / CONFIG}: {error}") from None
     captioner.load_state_dict(tensors, strict=False)  # tied tensors are in the file once
     captioner.styles = len(vocabulary.styles)
-    return SavedModel(name, captioner.to(device).eval(), vocabulary, preprocessing, decoding, regions)
+    return SavedModel(name, captioner.to(device).eval(), vocabulary, preprocessing, decoding, regions, dropout)
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """The contents of config.json, in the current format."""
+def _share(name: str, value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= 1:
+        raise UserError(f"{name} must be a number from 0 to 1, not {value!r:.40}")
+    return float(value)
+
+
+def read_config(folder: Path, kind: str = CAPTIONER) -> dict[str, Any]:
+    """The contents of config.json, in the current format; a `UserError` where the model is of another kind."""
     if not folder.is_dir():
         raise UserError(
             f"no model at {folder}: give a folder that `saywhy train` wrote, or a name from `saywhy models`"
@@ -130,12 +142,16 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not (folder / CONFIG).exists():
         raise UserError(f"{folder} has no {CONFIG}: it is not a saywhy model")
     config = read_json(folder / CONFIG)
+    if isinstance(config, dict) and "model_type" in config:
+        raise UserError(f"{folder} is a model of Hugging Face, not a {kind} of saywhy")
     version, writer = (config.get("format"), config.get("saywhy")) if isinstance(config, dict) else (None, None)
     if type(version) is not int or not 1 <= version <= FORMAT:
         raise UserError(
             f"{folder}: written by saywhy {writer} in format {version}; this is saywhy {saywhy_version()}, which reads "
             f"formats 1 to {FORMAT}: use that version, or train the model again"
         )
+    if (actual := config.get("kind", CAPTIONER)) != kind:  # folders of captioners name no kind
+        raise UserError(f"{folder} is a {actual}, not a {kind}: give the folder of a {kind}")
     return config if version == FORMAT else _upgrade(config)
 
 
@@ -176,7 +192,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-class _SizeLimit(TorchFunctionMode):
+class SizeLimit(TorchFunctionMode):
     """While it is active, tensors of more than `limit` elements are refused before they are allocated."""
 
     def __init__(self, limit: int) -> None:
@@ -196,13 +212,14 @@ def _build(config: dict[str, Any], vocabulary_size: int, tensors: dict[str, Tens
     encoder = build_from_settings(EncoderSettings.from_dict(config["encoder"]))
     name, settings = config["captioner"]["name"], config["captioner"]["settings"]
     largest = max((tensor.numel() for tensor in tensors.values()), default=0)
-    with _SizeLimit(4 * largest + 10**6):  # room for buffers that are not saved
+    with SizeLimit(4 * largest + 10**6):  # room for buffers that are not saved
         captioner = build(name, encoder, vocabulary_size, **settings)
-    _check_fit(captioner.state_dict(keep_vars=True), tensors, path)
+    check_fit(captioner.state_dict(keep_vars=True), tensors, path)
     return captioner
 
 
-def _check_fit(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path) -> None:
+def check_fit(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Raise a `UserError` unless the tensors of a file are those that a module expects."""
     tied = {name for name in expected if name not in tensors and _is_tied(name, expected, tensors)}
     misfits = [name for name, tensor in expected.items() if name not in tied and not _fits(tensor, tensors.get(name))]
     misfits += sorted(set(tensors) - set(expected))

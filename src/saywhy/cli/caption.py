@@ -11,12 +11,14 @@ from saywhy.cli.common import (
     Failures,
     OutputPaths,
     check_writable,
+    guidance_settings,
     import_plugins,
     json_line,
     print_error,
     printable,
     readable_images,
     region_table,
+    warn_if_guidance_is_untrained,
     warn_if_unfamiliar,
 )
 from saywhy.cli.options import (
@@ -26,8 +28,11 @@ from saywhy.cli.options import (
     BatchSize,
     Beam,
     Device,
+    Guidance,
     Images,
     JsonLines,
+    LanguageModel,
+    LanguageModelWeight,
     LengthPenalty,
     Model,
     NoRepeat,
@@ -48,6 +53,7 @@ EPILOG = examples(
     "saywhy caption photo.jpg holiday/",
     "saywhy caption holiday/ --json > captions.jsonl",
     "saywhy caption photo.jpg --risk",
+    "saywhy caption photo.jpg --guidance 1.5",
     "saywhy caption photo.jpg --figures attention/",
     "saywhy caption holiday/ --risk --sheet holiday.jpg",
     "saywhy caption photo.jpg --sample --top-p 0.9 --seed 7",
@@ -64,6 +70,9 @@ def caption(
     no_repeat: NoRepeat = None,
     attention: Attention = None,
     style: Style = None,
+    guidance: Guidance = None,
+    lm: LanguageModel = None,
+    lm_weight: LanguageModelWeight = None,
     sample: Annotated[
         bool,
         typer.Option(
@@ -123,6 +132,7 @@ def caption(
         "no_repeat": no_repeat,
         "attention": attention,
         "style": style,
+        **guidance_settings(guidance, lm, lm_weight),
     }
     if sample:
         decoding |= {"method": "sample", "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
@@ -158,6 +168,7 @@ def _caption(
     loaded = load(model, device)
     if loaded.familiarity_error:
         print_error(f"familiarity is left out: {loaded.familiarity_error}")
+    warn_if_guidance_is_untrained(loaded, loaded.decoding_with(**decoding))
     table = region_table(loaded, regions, paths)
     drawn: list[CaptionedImage] = []
     for result in loaded.captions(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from saywhy.data.region_files import RegionTable
+    from saywhy.decoding import Decoding
     from saywhy.inference.model import Model
 
 LONGEST_NAME = 180  # bytes of an output name; file systems allow 255, a temporary name adds some 20
@@ -90,6 +91,36 @@ class Failures:
     def exit_code(self) -> int:
         """0, or 2 after a failure."""
         return 2 if self.count else 0
+
+
+def guidance_settings(guidance: float | None, lm: str | None, lm_weight: str | None) -> dict[str, Any]:
+    """The decoding settings of --guidance, --lm and --lm-weight; a `UserError` where they do not fit together."""
+    if lm is not None and not lm.strip():
+        raise UserError("--lm is empty: give the path of a language model")
+    if lm_weight is not None and lm is None:
+        raise UserError("--lm-weight is the weight of a language model: add --lm PATH")
+    if lm_weight is not None and guidance is not None:
+        raise UserError("--guidance and --lm-weight are two kinds of guidance: give one or the other")
+    if lm is not None and lm_weight is None and guidance in (None, 1):
+        raise UserError("--lm has no effect alone: add --guidance G other than 1, or --lm-weight A,B")
+    settings = {"guidance": guidance, "lm": lm, "lm_weight": None if lm_weight is None else _pair(lm_weight)}
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _pair(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(number) for number in text.split(","))
+    except ValueError:
+        raise UserError(f"--lm-weight {text}: give two numbers, such as 5,2.5") from None
+
+
+def warn_if_guidance_is_untrained(model: Model, decoding: Decoding) -> None:
+    """Print one line if guidance needs conditioning dropout, and nothing says whether the model was trained with it."""
+    if decoding.needs_no_image and model.conditioning_dropout is None:
+        print_error(
+            f"model {model.name} does not say whether it was trained with conditioning dropout; without it, guidance "
+            "makes captions worse"
+        )
 
 
 def import_plugins(modules: Iterable[str] | None) -> None:

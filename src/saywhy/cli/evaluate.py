@@ -14,6 +14,7 @@ import typer
 
 from saywhy.cli.common import (
     check_writable,
+    guidance_settings,
     import_plugins,
     json_line,
     output_console,
@@ -21,6 +22,7 @@ from saywhy.cli.common import (
     print_error,
     printable,
     progress_of,
+    warn_if_guidance_is_untrained,
 )
 from saywhy.cli.options import (
     FLAG,
@@ -30,8 +32,11 @@ from saywhy.cli.options import (
     Beam,
     Data,
     Device,
+    Guidance,
     ImageFolder,
     Json,
+    LanguageModel,
+    LanguageModelWeight,
     LengthPenalty,
     Model,
     Plugins,
@@ -52,6 +57,7 @@ if TYPE_CHECKING:
 EPILOG = examples(
     "saywhy evaluate --data flickr8k",
     "saywhy evaluate --data flickr8k --model runs/soft --split dev --beam 5 --json",
+    "saywhy evaluate --data flickr8k --guidance 1.5",
     "saywhy evaluate --data flickr8k --captions captions.jsonl",
     "saywhy evaluate --data coco --objects --hallucination",
     "saywhy evaluate --data flickr8k --captions mine.jsonl --rescore soft.json",
@@ -114,6 +120,9 @@ def evaluate(
     length_penalty: LengthPenalty = None,
     attention: Attention = None,
     style: Style = None,
+    guidance: Guidance = None,
+    lm: LanguageModel = None,
+    lm_weight: LanguageModelWeight = None,
     as_json: Json = False,
     save_captions: Annotated[
         Path | None,
@@ -145,10 +154,13 @@ def evaluate(
     A metric that is not available on this machine is left out with a note.
     Captions are generated freely, not by teacher forcing; a signature records all settings.
     """
-    if captions and (model or beam or length_penalty is not None or attention or style is not None or regions):
+    decoding = {"beam": beam, "length_penalty": length_penalty, "attention": attention, "style": style}
+    decoding |= guidance_settings(guidance, lm, lm_weight)
+    decoding = {name: value for name, value in decoding.items() if value is not None}
+    if captions and (model or decoding or regions):
         raise UserError(
-            "--captions scores a file; --model, --beam, --length-penalty, --attention, --style and --regions generate "
-            "captions: give one or the other"
+            "--captions scores a file; --model, --beam, --length-penalty, --attention, --style, --guidance, --lm, "
+            "--lm-weight and --regions generate captions: give one or the other"
         )
     if rescore and (out or save_captions or not captions):
         raise UserError("--rescore needs --captions FILE, and excludes --out and --save-captions")
@@ -168,8 +180,6 @@ def evaluate(
     if captions:
         generated = GeneratedCaptions(captions.name, "given", read_captions(captions, images))
     else:
-        decoding = {"beam": beam, "length_penalty": length_penalty, "attention": attention, "style": style}
-        decoding = {name: value for name, value in decoding.items() if value is not None}
         generated = _generate(model, device, images, decoding, batch_size, workers, regions)
     object_scores = scorer.score(generated.words)
     if rescore:
@@ -227,13 +237,14 @@ def _generate(
     Decoding(**decoding)  # values out of range are refused before a model is loaded
     loaded = load(model, device)
     settings = loaded.decoding_with(**decoding)
+    warn_if_guidance_is_untrained(loaded, settings)
     captioner = loaded.captioner
-    source = loaded.region_source(regions, data.root)
+    source, language_model = loaded.region_source(regions, data.root), loaded.language_model(settings.lm)
     began = time.monotonic()
     with progress_of("captioning") as report:
         result = caption_split(
             captioner, loaded.vocabulary, loaded.preprocessing, data.images, settings,
-            batch_size=batch_size, workers=workers, regions=source, progress=report,
+            batch_size=batch_size, workers=workers, regions=source, lm=language_model, progress=report,
         )  # fmt: skip
     statistics = attention_stats(result.captions.values())
     beta_admits = captioner.beta_admits if statistics.gate else None

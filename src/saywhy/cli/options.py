@@ -91,6 +91,36 @@ Attention = Annotated[
         rich_help_panel=DECODING,
     ),
 ]
+Guidance = Annotated[
+    float | None,
+    typer.Option(
+        metavar="G",
+        help="Guidance: above 1, captions are more specific to their image; 1 turns it off.",
+        show_default="the model's",
+        rich_help_panel=DECODING,
+    ),
+]
+LanguageModel = Annotated[
+    str | None,
+    typer.Option(
+        "--lm",
+        metavar="PATH",
+        help="Language model for guidance: with --guidance, it replaces the captioner without an image; "
+        "with --lm-weight, it is added.",
+        show_default=False,
+        rich_help_panel=DECODING,
+    ),
+]
+LanguageModelWeight = Annotated[
+    str | None,
+    typer.Option(
+        "--lm-weight",
+        metavar="A,B",
+        help="Language-model guidance, with --lm: log q + A log p(word | image) - B log p(word).",
+        show_default=False,
+        rich_help_panel=DECODING,
+    ),
+]
 Style = Annotated[
     str | None,
     typer.Option(

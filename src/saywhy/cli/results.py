@@ -33,7 +33,8 @@ def results(
 ) -> None:
     """Write Markdown pages of scores and audits from results files.
 
-    Scores are the files of evaluate --out, audits those of audit --out.
+    Scores are the files of evaluate --out, audits those of audit --out. Fine-tuning runs are the files of
+    evaluate --hallucination --out in the subfolder fine-tuning.
     """
     from saywhy.files import write_text
     from saywhy.reports.audit_pages import write_pages

@@ -1,10 +1,11 @@
 """Beam search over a batch of images.
 
 Every image has `beam` unfinished captions and a pool of its `beam` best finished ones. The score of a caption is
-log p(words, `<end>`) / length^a. As log p ≤ 0 only falls as words are added, log p / (maximal length)^a is an upper
-bound on the score of any completion of an unfinished caption. A beam whose bound is not above the score of the best
-finished caption is dropped, and the search ends when no beam is left: neither changes which caption is best.
-The other captions of the pool are those that the search happened to finish.
+log p(words, `<end>`) / length^a; with guidance, p is the guided distribution (`guidance.py`). As log p ≤ 0 only falls
+as words are added, log p / (maximal length)^a is an upper bound on the score of any completion of an unfinished
+caption. A beam whose bound is not above the score of the best finished caption is dropped, and the search ends when no
+beam is left: neither changes which caption is best. The other captions of the pool are those that the search happened
+to finish.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from saywhy.captioners.base import Attention, Captioner
 from saywhy.data.tokenizer import END, START
-from saywhy.decoding.config import Decoding, Hypothesis, constrained, decoding_methods, finite_log_probabilities
+from saywhy.decoding.config import Decoding, Hypothesis, constrained, decoding_methods, next_word_log_probabilities
 from saywhy.encoders.base import Features
 
 
@@ -55,6 +56,7 @@ class _Pool:
 class _SearchStep:
     """One step of the search, for backtracking: (B, k) parent beams, tokens, their log p, and log p of `<end>`.
 
+    With guidance, log p is the model's own, and not what the search adds up.
     The attention covers only the computed beams, whose numbers among all B · k are `rows`.
     """
 
@@ -88,9 +90,10 @@ def beam_search(
 
     for words in range(decoding.max_words + 1):
         step = captioner.step(last, state)
-        log_p = finite_log_probabilities(step.logits, captioner.styles)
+        log_p, guided = next_word_log_probabilities(step, captioner.styles)
         raw = _scatter(log_p, rows, images * k).view(images, k, -1)
-        total = live[..., None] + constrained(raw.flatten(0, 1), tokens, decoding).view_as(raw)  # (B, k, V)
+        ranked = raw.flatten(0, 1) if guided is log_p else _scatter(guided, rows, images * k)
+        total = live[..., None] + constrained(ranked, tokens, decoding).view_as(raw)  # (B, k, V)
         pool.add(decoding.score(total[..., END], words), words)
         total[..., END] = -torch.inf
         live, best = total.flatten(1).topk(k, dim=1)

@@ -6,7 +6,7 @@ import base64
 import html
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,8 +27,8 @@ class Caption:
 
     Attributes:
         words: the T words.
-        logprobs: the log-probability of each word, given the image and the words before it.
-        score: the length-normalised log-probability, `<end>` included.
+        logprobs: the log-probability of each word, given the image and the words before it, also with guidance.
+        score: the length-normalised log-probability, `<end>` included; with guidance, that of the guided distribution.
         alpha: attention while choosing each word, (T, [heads,] L).
         beta: the gate at each word, (T,), or None.
         grid: rows and columns of the L features, if they are a grid.
@@ -36,6 +36,7 @@ class Caption:
         source: the path of the image; empty if it has none.
         model: the name of the model.
         style: the style of the caption; empty for a model without styles.
+        guidance: the settings of guidance that were used; empty without guidance.
         risks: the probability that each word is hallucinated, None for words that name no object; None if the risks
             were not computed.
         familiarity: the share of photographs that are less like the training photographs than this image; None if
@@ -55,6 +56,7 @@ class Caption:
     source: str = ""
     model: str = ""
     style: str = ""
+    guidance: Mapping[str, Any] = field(default_factory=dict)
     risks: tuple[float | None, ...] | None = None
     familiarity: float | None = None
     familiar: bool | None = None
@@ -114,6 +116,7 @@ class Caption:
             "score": round(self.score, 6),
             "model": self.model,
             **({"style": self.style} if self.style else {}),
+            **self.guidance,
             **({} if self.familiarity is None else {"familiarity": self.familiarity, "familiar": self.familiar}),
         }
 

@@ -12,17 +12,21 @@ from __future__ import annotations
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeAlias
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from saywhy.captioners.base import Captioner
+from saywhy.captioners.base import Captioner, Step
 from saywhy.data.tokenizer import END, MARKERS, PAD, START, UNK, Vocabulary
 from saywhy.encoders.base import Features
 from saywhy.errors import UserError, did_you_mean
 from saywhy.registry import Registry
+
+if TYPE_CHECKING:
+    from saywhy.language_models.word_scorer import WordScorer
 
 ATTENTION_MODES = ("expected", "sampled", "argmax")
 _RENAMED = {"length": "length_penalty", "attend": "attention"}  # names in the model folders of version 0.1
@@ -46,6 +50,11 @@ class Decoding:
         top_p: sample from the smallest set of words with this probability mass (nucleus sampling); 1 turns it off.
         seed: of the random numbers of sampling.
         style: the style of the captions, for a model with styles; "" is its first one.
+        guidance: γ of classifier-free guidance (see `guidance.py`); above 1, captions are more specific to their image
+            and less likely. 1 turns it off.
+        lm: the path of a language model; "" for none. With `guidance` it replaces the captioner's p(words) without an
+            image; with `lm_weight` it is added.
+        lm_weight: α and β of language-model guidance; None turns it off.
     """
 
     method: str = "beam"
@@ -60,6 +69,9 @@ class Decoding:
     top_p: float = 1.0
     seed: int = 0
     style: str = ""
+    guidance: float = 1.0
+    lm: str = ""
+    lm_weight: tuple[float, float] | None = None
 
     WHOLE_NUMBERS: ClassVar[Mapping[str, tuple[int, int]]] = {
         "beam": (1, 1000),
@@ -72,10 +84,12 @@ class Decoding:
         "length_penalty": (0, 10),
         "temperature": (0.01, 100),
         "top_p": (1e-6, 1),
+        "guidance": (0, 100),
     }
+    LM_WEIGHTS: ClassVar[tuple[float, float]] = (0, 100)
 
     def __post_init__(self) -> None:
-        for name in ("method", "attention", "style"):
+        for name in ("method", "attention", "style", "lm"):
             _require_type(name, getattr(self, name), str, "text")
         _ = decoding_methods[self.method]
         if self.attention not in ATTENTION_MODES:
@@ -91,6 +105,53 @@ class Decoding:
             self._check_range(name, *bounds)
         if self.min_words > self.max_words:
             raise UserError(f"decoding: min_words = {self.min_words} is above max_words = {self.max_words}")
+        self._check_language_model()
+
+    def _check_language_model(self) -> None:
+        if self.lm_weight is not None:
+            object.__setattr__(self, "lm_weight", self._checked_weights())  # a list, as in JSON, becomes a tuple
+            if not self.lm:
+                raise UserError("decoding: lm_weight is for a language model: give lm, its path")
+            if self.guidance != 1:
+                raise UserError(
+                    f"decoding: guidance = {self.guidance:g} and lm_weight exclude each other: with guidance the "
+                    "language model replaces the captioner without an image, with lm_weight it is added"
+                )
+        elif self.lm and self.guidance == 1:
+            raise UserError("decoding: lm needs guidance other than 1, or lm_weight: without them it has no effect")
+
+    def _checked_weights(self) -> tuple[float, float]:
+        least, most = self.LM_WEIGHTS
+        weights = self.lm_weight
+        if (
+            not isinstance(weights, list | tuple)
+            or len(weights) != 2
+            or not all(isinstance(weight, numbers.Real) and not isinstance(weight, bool) for weight in weights)
+            or not all(least <= weight <= most for weight in weights)
+        ):
+            raise UserError(f"decoding: lm_weight must be two numbers α, β from {least} to {most}, not {weights!r:.60}")
+        return weights[0], weights[1]
+
+    @property
+    def is_guided(self) -> bool:
+        """Whether words are chosen by guided scores."""
+        return self.guidance != 1 or self.lm_weight is not None
+
+    @property
+    def needs_no_image(self) -> bool:
+        """Whether guidance uses p(words) without an image, which only some captioners are trained for."""
+        return bool(self.lm_weight[1]) if self.lm_weight is not None else self.guidance != 1 and not self.lm
+
+    @property
+    def guidance_settings(self) -> dict[str, Any]:
+        """The settings of guidance that are in use, as `saywhy caption --json` prints them.
+
+        >>> Decoding(guidance=1.5).guidance_settings
+        {'guidance': 1.5}
+        """
+        settings: dict[str, Any] = {"guidance": self.guidance} if self.guidance != 1 else {}
+        settings |= {"lm": PurePath(self.lm).name} if self.lm else {}
+        return settings | ({"lm_weight": list(self.lm_weight)} if self.lm_weight is not None else {})
 
     def _check_range(self, name: str, least: float, most: float) -> None:
         value = getattr(self, name)
@@ -134,7 +195,12 @@ class Decoding:
         no_repeat = ",norepeat3" if self.no_repeat else ""
         attention = f",{self.attention}" if self.attention != "expected" else ""
         style = f",style:{self.style}" if self.style else ""
-        return f"{method},length{self.length_penalty:g}{min_words},max{self.max_words}{no_repeat}{attention}{style}"
+        guidance = f",guidance{self.guidance:g}" if self.guidance != 1 else ""
+        lm = f",lm:{PurePath(self.lm).name}" if self.lm else ""
+        if self.lm_weight is not None:
+            lm += f",alpha{self.lm_weight[0]:g},beta{self.lm_weight[1]:g}"
+        words = f"length{self.length_penalty:g}{min_words},max{self.max_words}{no_repeat}"
+        return f"{method},{words}{attention}{style}{guidance}{lm}"
 
     def score(self, log_probability: Tensor, words: int) -> Tensor:
         """The length-normalised score, log p / length^a, of captions of this many words and `<end>`."""
@@ -152,8 +218,8 @@ class Hypothesis:
 
     Attributes:
         tokens: the numbers of the T words.
-        logprobs: T + 1 log-probabilities, of the words and of `<end>`.
-        score: their length-normalised sum.
+        logprobs: T + 1 log-probabilities, of the words and of `<end>`, given the image.
+        score: their length-normalised sum; with guidance, that of the guided log-probabilities.
         alpha: attention while choosing each word, (T, [heads,] L).
         beta: the gate at each word, (T,), or None.
     """
@@ -177,20 +243,34 @@ def decode(
     decoding: Decoding,
     indices: Sequence[int] | None = None,
     start: int = START,
+    lm: WordScorer | None = None,
 ) -> list[Hypothesis]:
     """One caption per image, as token numbers. The captioner should be in evaluation mode.
 
     `indices` are the positions of the B images among all images of the call, 0 … B − 1 if not given. Sampling seeds
     an image's random numbers by its index, so that its caption does not depend on the other images of its batch.
     `start` is the token that captions begin with: `Vocabulary.start` of the style, for a captioner with styles.
+    `lm` is the language model that `decoding.lm` names.
     """
     indices = range(len(features)) if indices is None else indices
     if len(indices) != len(features):
         raise ValueError(f"{len(indices)} indices for features of {len(features)} images")
     if start not in (range(len(MARKERS), len(MARKERS) + captioner.styles) if captioner.styles else (START,)):
         raise ValueError(f"a captioner with {captioner.styles} styles cannot begin a caption with token {start}")
+    if bool(decoding.lm) != (lm is not None):
+        raise ValueError(f"decoding.lm is {decoding.lm!r}, and the language model {lm}")
     with captioner.using_attention(decoding.attention):
-        return decoding_methods[decoding.method](captioner, features, decoding, indices, start)
+        decoded = _guided(captioner, decoding, lm) if decoding.is_guided else captioner
+        return decoding_methods[decoding.method](decoded, features, decoding, indices, start)
+
+
+def _guided(captioner: Captioner, decoding: Decoding, lm: WordScorer | None) -> Captioner:
+    from saywhy.decoding.guidance import GuidedCaptioner, Weights  # captioning without guidance need not load it
+
+    if decoding.lm_weight is not None:
+        return GuidedCaptioner(captioner, Weights.language_model(*decoding.lm_weight), lm)
+    form = Weights.mutual_information if lm is not None else Weights.classifier_free
+    return GuidedCaptioner(captioner, form(decoding.guidance), lm)
 
 
 def log_probabilities(logits: Tensor, styles: int = 0) -> Tensor:
@@ -213,6 +293,12 @@ def finite_log_probabilities(logits: Tensor, styles: int = 0) -> Tensor:
             "checkpoint"
         )
     return log_p
+
+
+def next_word_log_probabilities(step: Step, styles: int = 0) -> tuple[Tensor, Tensor]:
+    """Of one step, the model's own log p (R, V), and the log p by which words are chosen: the same without guidance."""
+    log_p = finite_log_probabilities(step.logits, styles)
+    return log_p, log_p if step.scores is None else finite_log_probabilities(step.scores, styles)
 
 
 def constrained(log_p: Tensor, tokens: Tensor, decoding: Decoding) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from saywhy.captioners.base import Attention, Captioner
 from saywhy.data.tokenizer import END
-from saywhy.decoding.config import Decoding, Hypothesis, constrained, decoding_methods, finite_log_probabilities
+from saywhy.decoding.config import Decoding, Hypothesis, constrained, decoding_methods, next_word_log_probabilities
 from saywhy.encoders.base import Features
 
 
@@ -74,31 +74,33 @@ def _decode_word_by_word(
     token = torch.full((rows,), start, device=captioner.device)
     tokens = torch.empty(rows, 0, dtype=torch.long, device=captioner.device)
     ended = torch.zeros(rows, dtype=torch.bool, device=captioner.device)
-    state, logprobs, attentions = captioner.start(features), [], []
+    state, logprobs, guided_logprobs, attentions = captioner.start(features), [], [], []
     while not bool(ended.all()):
         step = captioner.step(token, state)
-        log_p = finite_log_probabilities(step.logits, captioner.styles)
-        token, state = choose(constrained(log_p, tokens, decoding)), step.state
+        log_p, guided = next_word_log_probabilities(step, captioner.styles)
+        token, state = choose(constrained(guided, tokens, decoding)), step.state
         logprobs.append(log_p.gather(1, token[:, None]).squeeze(1))
+        guided_logprobs.append(guided.gather(1, token[:, None]).squeeze(1))
         attentions.append(step.attention)
         tokens = torch.cat([tokens, token[:, None]], dim=1)
         ended |= token == END
-    return _hypotheses(tokens, torch.stack(logprobs, 1), attentions, decoding)
+    return _hypotheses(tokens, torch.stack(logprobs, 1), torch.stack(guided_logprobs, 1), attentions, decoding)
 
 
-def _hypotheses(tokens: Tensor, logprobs: Tensor, attentions: list[Attention], decoding: Decoding) -> list[Hypothesis]:
+def _hypotheses(
+    tokens: Tensor, logprobs: Tensor, guided_logprobs: Tensor, attentions: list[Attention], decoding: Decoding
+) -> list[Hypothesis]:
     alpha = torch.stack([attention.alpha for attention in attentions], 1).float().cpu().numpy()
     betas = [attention.beta for attention in attentions if attention.beta is not None]
     beta = torch.stack(betas, 1).float().cpu().numpy() if betas else None
     hypotheses = []
     for row, numbers in enumerate(tokens.tolist()):
         words = numbers.index(END)
-        log_p = logprobs[row, : words + 1]
         hypotheses.append(
             Hypothesis(
                 tokens=tuple(numbers[:words]),
-                logprobs=tuple(log_p.tolist()),
-                score=float(decoding.score(log_p.cpu().double().sum(), words)),
+                logprobs=tuple(logprobs[row, : words + 1].tolist()),
+                score=float(decoding.score(guided_logprobs[row, : words + 1].cpu().double().sum(), words)),
                 alpha=alpha[row, :words],
                 beta=None if beta is None else beta[row, :words],
             )

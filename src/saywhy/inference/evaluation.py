@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,6 +17,9 @@ from saywhy.decoding.caption import Caption
 from saywhy.decoding.config import Decoding, decode
 from saywhy.errors import UserError
 from saywhy.inference.batches import ImageBatches, default_workers
+
+if TYPE_CHECKING:
+    from saywhy.language_models.word_scorer import WordScorer
 
 
 @dataclass(frozen=True)
@@ -36,11 +40,13 @@ def caption_split(
     batch_size: int = 32,
     workers: int | None = None,
     regions: RegionSource | None = None,
+    lm: WordScorer | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> SplitCaptions:
     """Caption all images by free decoding; references are not used.
 
-    Oracle regions (see `data.regions`) do come from the references' annotators.
+    Oracle regions (see `data.regions`) do come from the references' annotators. `lm` is the language model that
+    `decoding.lm` names.
     """
     decoding = decoding.with_style_of(vocabulary)
     unreadable: list[str] = []
@@ -63,10 +69,10 @@ def caption_split(
             padded = batch.padded(min(batch_size, len(images))).to(captioner.device)
             features = captioner.encode(padded.pixels, padded.boxes)
             indices = [*batch.indices, *[0] * (len(features) - len(batch))]
-            hypotheses = decode(captioner, features, decoding, indices, vocabulary.start(decoding.style))
+            hypotheses = decode(captioner, features, decoding, indices, vocabulary.start(decoding.style), lm)
             for row, index in enumerate(batch.indices):
                 name = images[index].name
-                details = {"source": name, "style": decoding.style}
+                details = {"source": name, "style": decoding.style, "guidance": decoding.guidance_settings}
                 captions[name] = Caption.of(hypotheses[row], vocabulary, features, row, **details)
             progress(batch.indices[-1] + 1, len(images))
     captioner.train(was_training)

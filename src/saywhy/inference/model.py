@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -27,9 +27,13 @@ from saywhy.explain.lrp_rules import DEFAULT, Composite, composite
 from saywhy.explain.methods import METHODS, attribute
 from saywhy.explain.passes import Targets
 from saywhy.explain.request import ExplanationRequest, explain
+from saywhy.files import read_json
 from saywhy.hallucination.risk_model import OBJECTS_FILE, RISK_FILE, ObjectVocabulary, Risk, RiskEstimator
 from saywhy.inference.batches import ImageBatch, ImageBatches
 from saywhy.inference.familiarity_model import Familiarity, image_statistics
+
+if TYPE_CHECKING:
+    from saywhy.language_models.word_scorer import WordScorer
 
 SHIPPED = "ada-lstm-coco-flickr8k"
 
@@ -62,6 +66,8 @@ class Model:
         self.vocabulary = saved.vocabulary
         self.preprocessing = saved.preprocessing
         self.regions = saved.regions
+        self._conditioning_dropout = saved.conditioning_dropout
+        self._language_models: dict[str, WordScorer] = {}
         self._risk, self._objects, self._folder, self._familiarity = risk, objects, folder, familiarity
         try:
             self.decoding = Decoding.from_config(saved.decoding).with_style_of(saved.vocabulary)
@@ -94,7 +100,8 @@ class Model:
                 the error is raised.
             regions: the file or folder of regions, or a table read from it, for a model that attends to regions.
             risk: estimate how likely each object word is hallucinated.
-            decoding: settings of `saywhy.decoding.Decoding` to change, such as `beam=5` or `style="coco"`.
+            decoding: settings of `saywhy.decoding.Decoding` to change, such as `beam=5`, `style="coco"` or
+                `guidance=1.5`.
         """
         settings = self._decoding("caption", decoding)
         estimator = self.risk_estimator() if risk else None
@@ -221,6 +228,27 @@ class Model:
         assert self.risk is not None
         return RiskEstimator(self.risk, ObjectVocabulary(self.vocabulary, self.objects))
 
+    @cached_property
+    def conditioning_dropout(self) -> float | None:
+        """The share of captions that the model was trained on without their image; None if that is unknown.
+
+        Model folders of saywhy 0.2 have it only in the record of their training, run.json.
+        """
+        if self._conditioning_dropout is not None or self._folder is None:
+            return self._conditioning_dropout
+        try:
+            return float(read_json(self._folder / "run.json")["recipe"]["training"]["conditioning_dropout"])
+        except (UserError, KeyError, TypeError, ValueError):
+            return None
+
+    def language_model(self, path: str) -> WordScorer | None:
+        """The language model at this path, which scores the words of this model; None for an empty path."""
+        if path and path not in self._language_models:
+            from saywhy.language_models import load_scorer
+
+            self._language_models[path] = load_scorer(path, self.vocabulary, self.captioner.device)
+        return self._language_models.get(path)
+
     def region_source(self, regions: RegionLocation, beside: Path | None = None) -> RegionSource | None:
         """Where this model's regions come from: `regions`, or the boxes beside the data; None for a grid."""
         if self.regions is None and regions is None:
@@ -231,7 +259,19 @@ class Model:
         """The model's decoding settings with some changed; a `UserError` where the model does not have them."""
         settings = replace(self.decoding, **changes).with_style_of(self.vocabulary)
         self.captioner.check_attention_mode(settings.attention)
+        if settings.is_guided:
+            self._check_guidance(settings)
         return settings
+
+    def _check_guidance(self, settings: Decoding) -> None:
+        if settings.needs_no_image and self.conditioning_dropout == 0:
+            advice = "use β = 0" if settings.lm else "give a language model in its place (--lm PATH)"
+            raise UserError(
+                f"model {self.name} was trained without conditioning dropout, so it cannot predict words without an "
+                "image, which this guidance needs: train one with conditioning_dropout above 0, as "
+                f"recipes/coco-ada-lstm.toml does, or {advice}"
+            )
+        self.language_model(settings.lm)  # a `UserError` if it cannot be read
 
     def _decoding(self, method: str, changes: dict[str, Any]) -> Decoding:
         """As `decoding_with`, for the arguments of a method."""
@@ -298,8 +338,9 @@ class Model:
             hypotheses = self._decode(features, batch, settings)
         captions = []
         for row, (image, hypothesis) in enumerate(zip(batch.images, hypotheses, strict=True)):
-            details = {"source": image.source, "model": self.name, "image": image.image, "crop": image.image_crop}
-            details["style"] = settings.style
+            details: dict[str, Any] = {"source": image.source, "model": self.name}
+            details |= {"image": image.image, "crop": image.image_crop}
+            details |= {"style": settings.style, "guidance": settings.guidance_settings}
             captions.append(Caption.of(hypothesis, self.vocabulary, features, row, **details, **scores[row]))
         return captions if estimator is None else self._with_risks(batch, captions, settings, estimator)
 
@@ -363,7 +404,8 @@ class Model:
         return [self.vocabulary.decode(hypothesis.tokens) for hypothesis in hypotheses]
 
     def _decode(self, features: Features, batch: ImageBatch, settings: Decoding) -> list[Hypothesis]:
-        return decode(self.captioner, features, settings, batch.indices, self.vocabulary.start(settings.style))
+        start, lm = self.vocabulary.start(settings.style), self.language_model(settings.lm)
+        return decode(self.captioner, features, settings, batch.indices, start, lm)
 
 
 def _tokens(text: str) -> list[str]:

@@ -38,7 +38,7 @@ from saywhy.inference.batches import ImageBatches
 from saywhy.training.objectives import CaptionLoss
 from saywhy.training.recipe import Recipe, fill_dataclass
 from saywhy.training.relevance_weighting import RelevanceWeighting
-from saywhy.training.rewards import rewards
+from saywhy.training.rewards import PenalisedReward, rewards
 from saywhy.training.self_critical import SelfCriticalLoss
 
 if TYPE_CHECKING:
@@ -156,9 +156,10 @@ def build_loss(
     )
     if not reward:
         return cross_entropy
+    metric = rewards[reward.metric](token_ids, len(vocabulary))
     return SelfCriticalLoss(
         cross_entropy,
-        rewards[reward.metric](token_ids, len(vocabulary)),
+        PenalisedReward(metric, vocabulary.words, reward.hallucination) if reward.hallucination else metric,
         references=max(map(len, token_ids)),
         max_words=recipe.decoding.max_words,
         augmentation=recipe.augmentation,

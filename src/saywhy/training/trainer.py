@@ -485,7 +485,8 @@ class Trainer:
     def _saved_model(self) -> SavedModel:
         recipe = self.recipe
         decoding = asdict(recipe.decoding)
-        return SavedModel(recipe.name, self.captioner, self.vocabulary, recipe.preprocessing, decoding, recipe.regions)
+        contents = (recipe.name, self.captioner, self.vocabulary, recipe.preprocessing, decoding, recipe.regions)
+        return SavedModel(*contents, recipe.training.conditioning_dropout)
 
     def _write_run_json(self) -> None:
         """Record in run.json what was trained, on what, and how far."""

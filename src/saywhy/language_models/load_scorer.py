@@ -1,0 +1,64 @@
+"""From the place of a language model to a scorer of a captioner's words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from saywhy.captioners.model_folder import CONFIG
+from saywhy.data.tokenizer import Vocabulary
+from saywhy.errors import UserError
+from saywhy.files import read_json
+from saywhy.language_models.language_model_folder import load
+from saywhy.language_models.word_scorer import VocabularyScorer, WordScorer
+
+HUB = "hf:"
+
+
+def load_scorer(
+    location: str | Path,
+    vocabulary: Vocabulary,
+    device: torch.device | str = "cpu",
+    prompt: Sequence[str] = (),
+    candidates: int | None = 50,
+    lookahead: bool = False,
+) -> WordScorer:
+    """The language model at `location` as a scorer of the words of `vocabulary`.
+
+    Args:
+        location: a folder that `saywhy train-lm` wrote, a folder of a Hugging Face causal model, a .gguf file, or
+            "hf:NAME" for a model on the Hugging Face Hub.
+        vocabulary: of the captioner.
+        device: of the language model.
+        prompt: example captions; for Hugging Face models only.
+        candidates: words of each step that a Hugging Face model should be asked for; None for all.
+        lookahead: see `saywhy.language_models.huggingface`.
+    """
+    if is_huggingface(location):
+        from saywhy.language_models.huggingface import HuggingFaceScorer, load_huggingface
+
+        model, tokenizer = load_huggingface(str(location).removeprefix(HUB), device)
+        return HuggingFaceScorer(model, tokenizer, vocabulary, prompt, candidates, lookahead)
+    if prompt:
+        raise UserError(f"{location}: only a Hugging Face language model takes a prompt")
+    if not Path(location).is_dir():
+        raise UserError(
+            f"{location}: no language model; give a folder that `saywhy train-lm` wrote, the folder or .gguf file of a "
+            "Hugging Face model, or hf:NAME"
+        )
+    return VocabularyScorer(load(location, device), vocabulary)
+
+
+def is_huggingface(location: str | Path) -> bool:
+    """Whether a location names a Hugging Face model, by its form or the contents of its folder."""
+    text, config = str(location), Path(location) / CONFIG
+    if text.startswith(HUB):
+        return True
+    if text.endswith(".gguf"):
+        if not Path(location).is_file():
+            raise UserError(f"{location}: no such file; check the spelling")
+        return True
+    contents = read_json(config) if config.is_file() else None
+    return isinstance(contents, dict) and "model_type" in contents
