@@ -12,7 +12,8 @@ from saywhy.encoders.registry import encoders
 from saywhy.errors import UserError
 from saywhy.training.recipe import Recipe, from_table, read_recipe
 
-RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
+FOLDER = Path(__file__).parents[2] / "recipes"
+RECIPES = sorted(path for path in FOLDER.glob("*.toml") if not path.stem.startswith("lm-"))  # those are language models
 
 
 def write_recipe(folder: Path, text: str) -> Path:
@@ -227,11 +228,21 @@ def test_a_training_setting_out_of_range_is_refused_with_its_key(key, value):
         {"captioner": {"name": "hard-attention", "reward_weight": float("nan")}},
         {"captioner": {"name": "hard-attention", "entropy_weight": float("inf")}},
         {"decoding": {"attention": "argmax"}},
+        {"decoding": {"guidance": -1.0}},
     ],
 )
 def test_values_out_of_range_are_refused_before_anything_is_built(table):
     with pytest.raises(UserError):
         from_table(table)
+
+
+def test_a_recipe_with_guidance_needs_conditioning_dropout_and_has_no_language_model():
+    recipe = from_table({"decoding": {"guidance": 1.5}, "training": {"conditioning_dropout": 0.5}})
+    assert recipe.decoding.guidance == 1.5
+    with pytest.raises(UserError, match=r"decoding\.guidance needs training\.conditioning_dropout above 0"):
+        from_table({"decoding": {"guidance": 1.5}})
+    with pytest.raises(UserError, match="a model folder holds no language model"):
+        from_table({"decoding": {"lm": "q", "lm_weight": [5, 2.5]}, "training": {"conditioning_dropout": 0.5}})
 
 
 def test_the_authors_constants_of_hard_attention_differ_in_the_captioner_only():

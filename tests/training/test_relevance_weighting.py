@@ -23,7 +23,12 @@ from saywhy.explain.lrp import LRPMode
 from saywhy.explain.lrp_rules import composite
 from saywhy.training.objectives import CaptionLoss
 from saywhy.training.recipe import from_table, read_recipe
-from saywhy.training.relevance_weighting import RelevanceWeighting, relevance_weights, require_terms
+from saywhy.training.relevance_weighting import (
+    LARGEST_FACTOR,
+    RelevanceWeighting,
+    relevance_weights,
+    require_terms,
+)
 from tracing import Operations
 
 DOUBLE = torch.float64
@@ -39,7 +44,7 @@ REFERENCES: dict[str, Any] = {
     "mh-fc": lambda weights: mh_fc.MHFC(weights, heads=8),
     "soft-attention": lambda weights: soft_attention.SoftAttention(weights, "mlp"),
 }
-KINDS = ("lrp", "random", "gradient-input", "gradient", "attention")
+KINDS = ("lrp", "random", "sharpened", "gradient-input", "gradient", "attention")
 
 
 def build(name: str, **changes: Any) -> SummedOutputCaptioner:
@@ -124,7 +129,7 @@ def test_weights_are_in_0_to_2_and_1_for_stop_words_and_markers(name, kind):
     for omega, term in zip(omegas, terms, strict=True):
         omega = omega.expand_as(term)
         assert omega.min() >= 0
-        assert omega.max() <= 2
+        assert omega.max() <= (LARGEST_FACTOR if kind == "sharpened" else 2)
         assert (omega[is_unweighted] == 1).all()
         assert (omega[~is_unweighted] != 1).any(dim=-1).all()
     reweighted = weighting(captioner, terms, logits, attention)
@@ -171,6 +176,22 @@ def test_the_image_term_alone_depends_on_the_attended_features(name):
 def _doubled(state: Any, field: str) -> Any:
     features: Features = getattr(state, field)
     return replace(state, **{field: replace(features, vectors=2 * features.vectors)})
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_sharpened_is_a_temperature_with_which_the_predicted_word_is_as_probable_as_with_lrp(name):
+    captioner = build(name).double().eval()
+    terms, logits, attention = teacher_forced(captioner, rows=8)
+    words, bias = logits.argmax(dim=-1, keepdim=True), captioner.output_layer.bias
+    by_lrp, by_factor = (
+        RelevanceWeighting(kind, VOCABULARY)(captioner, terms, logits, attention) for kind in ("lrp", "sharpened")
+    )
+    factors = ((by_factor - bias) / (logits - bias)).gather(-1, words)
+    torch.testing.assert_close(by_factor, bias + factors * (logits - bias))
+    p_lrp, p_factor = (values.softmax(dim=-1).gather(-1, words) for values in (by_lrp, by_factor))
+    free = (factors > 1.01) & (factors < LARGEST_FACTOR - 0.01)
+    assert free.sum() > 3
+    torch.testing.assert_close(p_factor[free], p_lrp[free], rtol=0, atol=2e-3)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -314,5 +335,10 @@ def test_recipes_differ_from_their_base_in_how_they_train(data, name):
     tuned = read_recipe(RECIPES / f"{data}-{name}-vgg16-lrp-ift.toml")
     assert (tuned.relevance.weights, tuned.relevance.cross_entropy) == ("lrp", 0.5)
     assert tuned == replace(
-        base, name=tuned.name, encoder=tuned.encoder, training=tuned.training, relevance=tuned.relevance
+        base,
+        name=tuned.name,
+        augmentation=tuned.augmentation,
+        encoder=tuned.encoder,
+        training=tuned.training,
+        relevance=tuned.relevance,
     )

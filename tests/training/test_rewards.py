@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
 
 from reference import metrics as reference
+from saywhy.data.coco_objects import coco_categories, coco_mentions, coco_phrases
 from saywhy.data.tokenizer import END, PAD, START, UNK
 from saywhy.errors import UserError
 from saywhy.metrics import DocumentFrequency, cider
-from saywhy.training.rewards import LARGEST_VOCABULARY, CiderReward, document_frequencies, ngram_counts, rewards
+from saywhy.training.rewards import (
+    LARGEST_VOCABULARY,
+    CiderReward,
+    InventedObjects,
+    PenalisedReward,
+    document_frequencies,
+    ngram_counts,
+    rewards,
+)
 
 WORDS = 40
 
@@ -153,3 +164,56 @@ def test_an_unknown_metric_and_a_vocabulary_too_large_are_refused_in_one_line():
     assert LARGEST_VOCABULARY**4 < 2**63 <= (LARGEST_VOCABULARY + 1) ** 4
     with pytest.raises(UserError, match=r"raise vocabulary\.min_count"):
         CiderReward([[[START, 5, END]]], LARGEST_VOCABULARY + 1)
+
+
+MORE_WORDS = ["a", "and", "her", "on", "the", "with", "sits", "near", "zq"]
+
+
+def object_vocabulary() -> list[str]:
+    """Markers, all words of COCO's table of objects, and some others."""
+    words = (word for phrase in coco_phrases() for word in phrase.words)
+    return ["<pad>", "<start>", "<end>", "<unk>", *dict.fromkeys((*words, *MORE_WORDS))]
+
+
+def object_captions(random: np.random.Generator, count: int) -> list[list[str]]:
+    """Phrases of the table, their words, and other words, in any order."""
+    phrases, words = [phrase.words for phrase in coco_phrases()], object_vocabulary()[4:]
+    captions = []
+    for _ in range(count):
+        parts = [phrases[random.integers(len(phrases))] for _ in range(3)]
+        parts += [(words[random.integers(len(words))],) for _ in range(3)] + [("mother",), ("bear",)][
+            : random.integers(3)
+        ]
+        random.shuffle(parts)
+        captions.append([word for part in parts for word in part][:20])
+    return captions
+
+
+def encode(captions: list[list[str]], words: list[str], width: int = 21) -> torch.Tensor:
+    return padded([[[*map(words.index, caption), END] for caption in captions]], width)[0]
+
+
+def test_objects_are_found_in_token_ids_as_in_words():
+    words, captions = object_vocabulary(), object_captions(np.random.default_rng(0), 400)
+    captions += [
+        line.split() for line in ("a hot dog on the dog", "a mother elephant and her baby", "a mother and a dog")
+    ]
+    counts = InventedObjects(words).mentions(encode(captions, words))
+    names = coco_categories()
+    found = [{names[n]: int(count) for n, count in enumerate(row) if count} for row in counts]
+    assert found == [dict(Counter(mention.lemma for mention in coco_mentions(caption))) for caption in captions]
+    assert found[-3:] == [{"hot dog": 1, "dog": 1}, {"elephant": 1}, {"person": 1, "dog": 1}]
+
+
+def test_every_mention_of_an_object_that_no_reference_names_is_penalised():
+    words = object_vocabulary()
+    references = encode([["a", "dog", "on", "the", "couch"], ["a", "puppy"]], words).unsqueeze(0)
+    candidates = encode([line.split() for line in ("a dog", "a cat and a cat", "a sofa and a cat", "")], words)
+    reward = PenalisedReward(lambda *_: torch.tensor([[1.0, 2.0, 3.0, 4.0]]), words, 0.25)
+    values = reward(candidates.unsqueeze(0), references, torch.ones(1, 2))
+    assert values.tolist() == [[1.0, 1.5, 2.75, 4.0]]
+
+
+def test_a_vocabulary_without_objects_has_no_mentions():
+    objects = InventedObjects(["<pad>", "<start>", "<end>", "<unk>", "blue"])
+    assert objects(torch.tensor([[[4, 4, 2]]]), torch.tensor([[[4, 2]]])).tolist() == [[0]]

@@ -18,10 +18,11 @@ from saywhy.captioners.base import Captioner
 from saywhy.data.tokenizer import END, MARKERS, PAD, START
 from saywhy.errors import UserError
 from saywhy.training import self_critical
+from saywhy.training.builders import build_loss
 from saywhy.training.objectives import CaptionLoss
 from saywhy.training.recipe import from_table
 from saywhy.training.relevance_weighting import RelevanceWeighting
-from saywhy.training.rewards import CiderReward
+from saywhy.training.rewards import CiderReward, PenalisedReward
 from saywhy.training.self_critical import SelfCriticalLoss, SelfCriticalSums, draw_words, image_references
 from tracing import Operations
 
@@ -299,6 +300,7 @@ def test_with_relevance_samples_are_drawn_from_the_reweighted_distribution_and_t
         ("[reward]\nsamples = 1", "needs reward.samples of at least 2"),
         ("[reward]\nweight = 1.5", "reward.weight = 1.5 is out of range"),
         ("[reward]\ntemperature = 0", "reward.temperature = 0.0 is out of range"),
+        ("[reward]\nhallucination = -1", "reward.hallucination = -1.0 is out of range"),
         ('[reward]\n[training]\nbatches = "equal-length"', 'set training.batches = "images"'),
         ("[reward]\n[training]\ndistil = 0.5", "exclude each other"),
         ('[relevance]\nweights = "magic"', "unknown relevance.weights 'magic'"),
@@ -319,6 +321,15 @@ def test_a_recipe_without_the_tables_has_neither():
     assert from_table({"reward": {"samples": 3}}).reward.samples == 3
 
 
+def test_recipes_can_penalise_objects_that_no_reference_names():
+    recipe = from_table({"reward": {"hallucination": 0.5}, "captioner": {"name": "ada-lstm"}})
+    captioner, vocabulary = tiny.sensitive_captioner("ada-lstm", SIZE), tiny.vocabulary(SIZE)
+    loss = build_loss(recipe, captioner, (), vocabulary, [[[START, FIRST, END]]])
+    assert isinstance(loss.reward, PenalisedReward)
+    assert loss.reward.penalty == 0.5
+    assert isinstance(loss.reward.reward, CiderReward)
+
+
 @pytest.mark.parametrize("baseline", ["others", "greedy"])
 @pytest.mark.parametrize("relevance", [False, True])
 def test_the_loss_neither_waits_for_the_device_nor_copies_from_the_host_so_that_cuda_graphs_can_capture_it(
@@ -327,6 +338,7 @@ def test_the_loss_neither_waits_for_the_device_nor_copies_from_the_host_so_that_
     captioner, features = tiny.sensitive_captioner("ada-lstm", SIZE, dropout=0.5).train(), tiny.features(2)
     settings = {"relevance": RelevanceWeighting("lrp", tiny.vocabulary(SIZE))} if relevance else {}
     loss = loss_of(captioner, 4, settings, samples=3, baseline=baseline, weight=0.9)
+    loss.reward = PenalisedReward(loss.reward, tiny.vocabulary(SIZE).words, 0.5)
     inputs = batch(2)
     with Operations() as operations:
         loss(features.vectors, **inputs, active=[5, 4, 4, 2]).loss.backward()

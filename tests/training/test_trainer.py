@@ -204,6 +204,8 @@ def test_captioners_that_sample_or_have_an_auxiliary_loss_resume_exactly(name, c
         train(from_table(table), read(colours), tmp_path / "stopped", on_event=stop_at(5), **ON_CPU)
     train(from_table(table), read(colours), tmp_path / "stopped", resume=True, **ON_CPU)
     assert same_weights(tmp_path / "uninterrupted", tmp_path / "stopped")
+    config = json.loads((tmp_path / "stopped" / "config.json").read_text())
+    assert config["conditioning_dropout"] == 0.3, "guidance cannot tell that it may use the model without an image"
 
 
 @pytest.mark.slow

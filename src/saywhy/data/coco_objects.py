@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.resources import as_file, files
+from typing import NamedTuple
 
 from saywhy.data.object_words import Mention, ObjectWords
 
@@ -47,6 +48,32 @@ def coco_mentions(words: Sequence[str]) -> tuple[Mention, ...]:
 def named_categories(words: Sequence[str]) -> frozenset[str]:
     """The categories that a tokenised caption names."""
     return frozenset(mention.lemma for mention in coco_mentions(words))
+
+
+class CocoPhrase(NamedTuple):
+    """What a word or phrase of the table means.
+
+    Attributes:
+        words: the phrase.
+        category: what it names; "" if it names nothing, although one of its words alone would.
+        is_animal: whether it names an animal next to which "baby" or "mother" means an animal.
+        may_be_animal: whether it is such a word, which names no person then.
+    """
+
+    words: tuple[str, ...]
+    category: str
+    is_animal: bool
+    may_be_animal: bool
+
+
+def coco_phrases() -> tuple[CocoPhrase, ...]:
+    """All words and phrases that `coco_mentions` looks for, of which the longest counts."""
+    phrases = []
+    for phrase, lemma in _table().phrases.items():
+        category = _category_by_name()[lemma] if lemma else ""
+        words = tuple(phrase.split())
+        phrases.append(CocoPhrase(words, category, category in _ANIMALS, lemma in _PERSON_OR_ANIMAL))
+    return tuple(phrases)
 
 
 @cache

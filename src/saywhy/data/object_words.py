@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -76,6 +76,11 @@ class ObjectWords:
     def lemmas(self) -> tuple[str, ...]:
         """The names of all objects, in the order of the table."""
         return tuple(self._table.objects)
+
+    @property
+    def phrases(self) -> Mapping[str, str | None]:
+        """The lemma of every form of a name; None for phrases that name no object, although a word of them would."""
+        return {**self._table.forms, **dict.fromkeys(self._table.nothing)}
 
     def lemma(self, word: str) -> str | None:
         """The singular of an object word; `None` for any other word.

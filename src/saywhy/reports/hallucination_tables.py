@@ -12,8 +12,8 @@ CHAIR = (
     "objects, of all mentions of objects. Lower is better. What an image has: {objects}."
 )
 WORDS = (
-    "mAP: the mean, over the {count} object words that are most frequent in the training captions, of the share of "
-    "captions with the word of which a reference has it, too; recall and F1 are of the same words. "
+    " mAP: the mean, over the {count} object words that are most frequent in the training captions, of the share of "
+    "captions with the word of which a reference has it, too; recall and F1 are of the same words."
 )
 ENDINGS = "Bad endings: captions whose last word is an article, a conjunction or a preposition that needs an object."
 BY_WORD = (
@@ -30,7 +30,10 @@ def hallucination_section(models: Sequence[ModelResults]) -> str:
         return ""
     first = {name: _first(model) for name, model in measured.items()}
     rows = [(name, *_cells(model)) for name, model in measured.items()]
-    parts = ["### Hallucination\n", markdown(Table(HEAD, rows, caption=_explanation([*first.values()])))]
+    parts = [
+        "### Hallucination\n",
+        markdown(Table(HEAD, rows, caption=f"{explain_measures([*first.values()])} {ENDINGS}")),
+    ]
     words = {name: {word.word: word for word in score.words} for name, score in first.items() if score.words}
     return "\n".join([*parts, *([_by_word(words)] if words else [])])
 
@@ -52,12 +55,12 @@ def _values(result: Result) -> list[float | None]:
     return [*words, *shares, others.bleu[3], others.meteor, others.cider]
 
 
-def _explanation(scores: Sequence[Hallucination]) -> str:
-    """What the columns mean."""
+def explain_measures(scores: Sequence[Hallucination]) -> str:
+    """What CHAIR, mAP, recall and F1 mean, and how they were measured."""
     objects = "; or ".join(sorted({score.objects for score in scores}))
     counts = sorted({len(score.words) for score in scores if score.words})
     words = WORDS.format(count=" or ".join(map(str, counts))) if counts else ""
-    return f"{CHAIR.format(objects=objects)} {words}{ENDINGS}"
+    return f"{CHAIR.format(objects=objects)}{words}"
 
 
 def _by_word(models: Mapping[str, Mapping[str, FrequentWord]]) -> str:

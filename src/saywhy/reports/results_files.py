@@ -158,19 +158,21 @@ class ModelResults:
 
 def read_results(folder: Path) -> list[Result]:
     """The results files of a folder, without those of audits."""
-    return [_result(Fields(read_json(path), path)) for path in _files(folder)]
+    return [parse_result(Fields(read_json(path), path)) for path in result_paths(folder)]
 
 
 def read_explorations(folder: Path) -> list[Exploration]:
     """The runs in the subfolder `explored`."""
-    return [_exploration(path.stem, Fields(read_json(path), path)) for path in _files(folder / "explored")]
+    return [_exploration(path.stem, Fields(read_json(path), path)) for path in result_paths(folder / "explored")]
 
 
-def _files(folder: Path) -> list[Path]:
+def result_paths(folder: Path) -> list[Path]:
+    """The JSON files of a folder, without those of audits and without those of its subfolders."""
     return [path for path in sorted(folder.glob("*.json")) if not path.name.startswith(AUDIT)]
 
 
-def _result(fields: Fields) -> Result:
+def parse_result(fields: Fields) -> Result:
+    """The content of one results file."""
     attention = fields.optional_child("attention" if "attention" in fields else "glances")  # the name of saywhy 0.1
     return Result(
         model=fields.require("model", str),

@@ -154,6 +154,8 @@ class RewardRecipe:
         baseline: "others", the mean reward of the image's other samples, or "greedy", that of its greedy caption.
         weight: of the reward's loss; 1 − weight is that of cross-entropy.
         temperature: of sampling.
+        hallucination: subtracted from the reward, on CIDEr's scale of 0 to 10, for every object of COCO's 80 that a
+            sample names and no caption of its image does.
     """
 
     metric: str = "cider"
@@ -161,12 +163,13 @@ class RewardRecipe:
     baseline: str = "others"
     weight: float = 1.0
     temperature: float = 1.0
+    hallucination: float = 0.0
 
     def __post_init__(self) -> None:
         _ = rewards[self.metric]  # a UserError where the name is unknown
         if self.baseline not in BASELINES:
             raise UserError(f"unknown reward.baseline {self.baseline!r}: {did_you_mean(self.baseline, BASELINES)}")
-        ranges = {"samples": (1, 1000), "weight": (0, 1), "temperature": (0.01, 100)}
+        ranges = {"samples": (1, 1000), "weight": (0, 1), "temperature": (0.01, 100), "hallucination": (0, 10)}
         check_ranges("reward", self, ranges)
         if self.baseline == "others" and self.samples < 2:
             raise UserError('reward.baseline = "others" needs reward.samples of at least 2; or use "greedy"')
@@ -179,7 +182,8 @@ class RelevanceRecipe:
     With a table [reward], captions are drawn from p̂.
 
     Attributes:
-        weights: where ω comes from: "lrp", or a control: "random", "gradient-input", "gradient", "attention".
+        weights: where ω comes from: "lrp", or a control: "random", "sharpened", "gradient-input", "gradient",
+            "attention".
         cross_entropy: λ of λ·CE(p) + (1 − λ)·CE(p̂).
     """
 
@@ -226,6 +230,10 @@ class Recipe:
         if settings.no_image == "learned" and not self.training.conditioning_dropout:
             raise UserError('captioner.no_image = "learned" needs training.conditioning_dropout above 0')
         architecture.check_attention_mode(self.decoding.attention)
+        if self.decoding.lm:
+            raise UserError("decoding.lm: a model folder holds no language model: give --lm to saywhy caption instead")
+        if self.decoding.is_guided and not self.training.conditioning_dropout:
+            raise UserError("decoding.guidance needs training.conditioning_dropout above 0")
         if self.relevance:
             check_architecture(architecture)
         self._check_regions()
@@ -244,6 +252,15 @@ class Recipe:
 
 def read_recipe(path: str | Path, **changes: Any) -> Recipe:
     """Read a recipe; `changes` such as `seed=1` or `encoder={"weights": "none"}` replace values of the file."""
+    table = read_table(path, changes)
+    try:
+        return from_table(table)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def read_table(path: str | Path, changes: dict[str, Any]) -> dict[str, Any]:
+    """The contents of a recipe's file, with changed values."""
     try:
         table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -254,10 +271,7 @@ def read_recipe(path: str | Path, **changes: Any) -> Recipe:
         raise UserError(f"{path}: not a recipe (nested too deeply)") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    try:
-        return from_table(_merge(table, changes))
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+    return _merge(table, changes)
 
 
 def from_table(table: dict[str, Any]) -> Recipe:

@@ -21,6 +21,7 @@ The experiment's controls take ω from elsewhere:
 | --- | --- |
 | `lrp` | R / max|R| |
 | `random` | the magnitude of `lrp`, with a random sign for each dimension |
+| `sharpened` | one factor of all terms, a temperature, with which w is as probable as with `lrp` |
 | `gradient-input` | gradient × term of w's logit, divided by its largest magnitude; it is LRP without ε |
 | `gradient` | the gradient of w's logit, divided by its largest magnitude |
 | `attention` | 2g − 1 for the image's term and 1 − 2g for the others, g the share that the gate gives to the image |
@@ -29,7 +30,7 @@ The experiment's controls take ω from elsewhere:
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import reduce
 
@@ -45,9 +46,12 @@ from saywhy.explain.lrp_rules import DEFAULT, Composite, composites
 from saywhy.registry import Registry
 
 Deviations = Callable[[SummedOutputCaptioner, Terms, Tensor, Attention], list[Tensor]]
-"""From a captioner, its terms (…, d), the words (…) and the attention, ω − 1 in [−1, 1] of each term."""
+"""From a captioner, its terms (…, d), the words (…) and the attention, ω − 1 of each term."""
 
 relevance_weights: Registry[Deviations] = Registry("relevance.weights")
+
+LARGEST_FACTOR, BISECTIONS = 8.0, 12
+"""Of `sharpened`."""
 
 
 def check_architecture(architecture: type[Captioner]) -> None:
@@ -113,6 +117,26 @@ def random(captioner: SummedOutputCaptioner, terms: Terms, words: Tensor, attent
     return [torch.where(torch.rand_like(R) < 0.5, -R, R) for R in relevance]
 
 
+@relevance_weights.register("sharpened")
+def sharpened(captioner: SummedOutputCaptioner, terms: Terms, words: Tensor, attention: Attention) -> list[Tensor]:
+    """One factor for all terms, with which the words are as probable as with `lrp`; found by bisection."""
+    layer, index = captioner.output_layer, words.unsqueeze(-1)
+
+    def log_p(logits: Tensor) -> Tensor:
+        return logits.log_softmax(dim=-1).gather(-1, index)  # (…, 1)
+
+    omegas = [1 + deviation for deviation in lrp(captioner, terms, words, attention)]
+    target = log_p(layer(_sum(omega * term for omega, term in zip(omegas, terms, strict=True))).float())
+    bias = layer.bias.float()
+    logits = layer(_sum(terms)).float() - bias
+    low, high = torch.ones_like(target), torch.full_like(target, LARGEST_FACTOR)
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        is_low = log_p(middle * logits + bias) < target
+        low, high = torch.where(is_low, middle, low), torch.where(is_low, high, middle)
+    return [low - 1] * len(terms)
+
+
 @relevance_weights.register("gradient-input")
 def gradient_input(captioner: SummedOutputCaptioner, terms: Terms, words: Tensor, attention: Attention) -> list[Tensor]:
     """Gradient of the words' logits times the terms."""
@@ -147,9 +171,13 @@ def _gradients(
         leaves = [term.detach().to(layer.weight.dtype, copy=True).requires_grad_() for term in terms]
         words = words.clone()  # autograd does not take tensors of inference mode, in which decoding runs
         with LRPMode(rules, like=leaves[0]) if rules else nullcontext():
-            logits = layer.logit(reduce(operator.add, leaves), words)
+            logits = layer.logit(_sum(leaves), words)
         gradients = torch.autograd.grad(logits.sum(), leaves)
     return [(leaf.detach(), g) for leaf, g in zip(leaves, gradients, strict=True)]
+
+
+def _sum(terms: Iterable[Tensor]) -> Tensor:
+    return reduce(operator.add, terms)
 
 
 def _normalised(scores: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ n-grams with `<unk>` add to a reference's norm and length, and match no sample, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 
 import torch
@@ -36,6 +36,83 @@ ORDERS = 4
 SIGMA = 6.0
 LARGEST_VOCABULARY = math.isqrt(math.isqrt(2**63))
 """With more words, four token ids do not fit into an int64."""
+
+
+class PenalisedReward(nn.Module):
+    """A reward, less `penalty` for every object that a caption names and no reference of its image does."""
+
+    def __init__(self, reward: nn.Module, words: Sequence[str], penalty: float) -> None:
+        super().__init__()
+        self.reward, self.objects, self.penalty = reward, InventedObjects(words), penalty
+
+    @torch.no_grad()
+    def forward(self, candidates: Tensor, references: Tensor, copies: Tensor) -> Tensor:
+        """Rewards (P, n)."""
+        reward: Tensor = self.reward(candidates, references, copies)
+        return reward - self.penalty * self.objects(candidates, references)
+
+
+class InventedObjects(nn.Module):
+    """How often captions name one of COCO's 80 objects that no reference names, as CHAIR counts without boxes.
+
+    It finds what `coco_mentions` finds. Phrases are looked up by integers that have their token ids as digits.
+
+    Args:
+        words: the vocabulary. Phrases with other words cannot be in a caption.
+    """
+
+    keys: Tensor  # (K,) phrases, sorted, and a last key above all
+    meanings: Tensor  # (K, 4) length, category from 1, is_animal, may_be_animal; zeros for the last key
+
+    def __init__(self, words: Sequence[str]) -> None:
+        super().__init__()
+        from saywhy.data.coco_objects import coco_categories, coco_phrases  # few recipes need them
+
+        ids = {word: token for token, word in enumerate(words)}
+        categories = {name: number for number, name in enumerate(coco_categories(), 1)}
+        phrases = [phrase for phrase in coco_phrases() if all(word in ids for word in phrase.words)]
+        self.radix, self.categories = len(words), len(categories)
+        self.longest = max((len(phrase.words) for phrase in phrases), default=1)
+        rows = [
+            [
+                sum(ids[word] * self.radix**n for n, word in enumerate(reversed(phrase.words))),
+                *(len(phrase.words), categories.get(phrase.category, 0), phrase.is_animal, phrase.may_be_animal),
+            ]
+            for phrase in phrases
+        ]
+        table = torch.tensor([*sorted(rows), [2**63 - 1, 0, 0, 0, 0]])
+        self.register_buffer("keys", table[:, 0].contiguous(), persistent=False)
+        self.register_buffer("meanings", table[:, 1:].contiguous(), persistent=False)
+
+    def forward(self, candidates: Tensor, references: Tensor) -> Tensor:
+        """The number of such mentions in candidates (P, n, T), given references (P, R, U): (P, n)."""
+        named = self.mentions(references).any(dim=1)  # (P, C)
+        return (self.mentions(candidates) * ~named.unsqueeze(1)).sum(dim=-1)
+
+    def mentions(self, tokens: Tensor) -> Tensor:
+        """How often captions (…, T) name each category, (…, C)."""
+        _, category, is_animal, may_be_animal = self._longest_phrases(tokens).unbind(dim=-1)  # (…, T)
+        has_animal = (is_animal > 0).any(dim=-1, keepdim=True)
+        category = category * ~(has_animal & (may_be_animal > 0))
+        counts = category.new_zeros(*tokens.shape[:-1], self.categories + 1)
+        return counts.scatter_add_(-1, category, torch.ones_like(category))[..., 1:]
+
+    def _longest_phrases(self, tokens: Tensor) -> Tensor:
+        """The meaning (…, T, 4) of the phrases into which a caption is divided from left to right; zeros elsewhere."""
+        meaning = self.meanings.new_zeros(*tokens.shape, self.meanings.shape[1])
+        key = torch.zeros_like(tokens)
+        for n in range(self.longest):
+            following = functional.pad(tokens[..., n:], (0, n))
+            key = key * self.radix + following
+            position = torch.searchsorted(self.keys, key)
+            found = (self.keys[position] == key) & (following != PAD)
+            meaning = torch.where(found.unsqueeze(-1), self.meanings[position], meaning)
+        end = torch.zeros_like(tokens[..., 0])  # of the last phrase
+        starts = []
+        for t in range(tokens.shape[-1]):
+            starts.append(end <= t)
+            end = torch.where(starts[-1], t + meaning[..., t, 0].clamp(min=1), end)
+        return meaning * torch.stack(starts, dim=-1).unsqueeze(-1)
 
 
 @rewards.register("cider")
