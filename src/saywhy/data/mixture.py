@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from saywhy.data.datasets import CaptionedImage, Dataset
 from saywhy.data.tokenizer import STYLE_MARKER
@@ -48,6 +49,11 @@ class Part:
     def name(self) -> str:
         """The data set's name."""
         return self.train.name
+
+    def record(self, with_style: bool) -> dict[str, Any]:
+        """What run.json says of the data set."""
+        record = {"name": self.name, "train": len(self.train), "dev": len(self.dev), "weight": self.weight}
+        return {**record, "style": self.style} if with_style else record
 
 
 @dataclass(frozen=True)

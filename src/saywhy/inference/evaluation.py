@@ -1,15 +1,16 @@
-"""Caption every image of a split, for scoring."""
+"""Caption every image of a split, and score the dev splits of a training run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from saywhy.captioners.base import Captioner
 from saywhy.data.datasets import CaptionedImage
+from saywhy.data.mixture import Mixture
 from saywhy.data.preprocess import Preprocessing
 from saywhy.data.regions import RegionSource
 from saywhy.data.tokenizer import Vocabulary
@@ -17,6 +18,7 @@ from saywhy.decoding.caption import Caption
 from saywhy.decoding.config import Decoding, decode
 from saywhy.errors import UserError
 from saywhy.inference.batches import ImageBatches, default_workers
+from saywhy.metrics import bleu, cider
 
 if TYPE_CHECKING:
     from saywhy.language_models.word_scorer import WordScorer
@@ -79,3 +81,31 @@ def caption_split(
     if not captions:
         raise UserError(f"none of the {len(images)} images could be read; the first: {unreadable[0]}")
     return SplitCaptions(captions, tuple(unreadable))
+
+
+def dev_scores(
+    captioner: Captioner,
+    vocabulary: Vocabulary,
+    preprocessing: Preprocessing,
+    data: Mixture,
+    decoding: Decoding,
+    *,
+    workers: int,
+    regions: RegionSource | None,
+) -> dict[str, Any]:
+    """CIDEr and BLEU-4 of freely decoded dev captions, in percent; their means, if there are several data sets."""
+    scores = {}
+    for part in data.parts:
+        settings = replace(decoding, style=part.style) if vocabulary.styles else decoding
+        images = part.dev.images
+        captions = caption_split(
+            captioner, vocabulary, preprocessing, images, settings, batch_size=100, workers=workers, regions=regions
+        ).captions
+        candidates = [captions[image.name].words for image in images if image.name in captions]
+        references = [image.captions for image in images if image.name in captions]
+        scores[part.name] = {
+            "cider": 100 * cider(candidates, references).cider,
+            "bleu4": 100 * bleu(candidates, references).bleu[3],
+        }
+    means = {metric: sum(part[metric] for part in scores.values()) / len(scores) for metric in ("cider", "bleu4")}
+    return means if len(scores) == 1 else {**means, "data": scores}

@@ -28,7 +28,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,15 +41,14 @@ from saywhy.captioners.model_folder import WEIGHTS, SavedModel, load, save_weigh
 from saywhy.data.checks import require_different_data, require_separate_splits
 from saywhy.data.datasets import Dataset
 from saywhy.data.loading import RegionVectors
-from saywhy.data.mixture import Mixture, Part
+from saywhy.data.mixture import Mixture
 from saywhy.data.region_files import find_regions
 from saywhy.data.regions import RegionSource
 from saywhy.data.training_batches import Batches, Pair, ResidentBatches, split_batches
 from saywhy.errors import UserError
 from saywhy.files import write_text
 from saywhy.inference.batches import default_workers, read_ahead
-from saywhy.inference.evaluation import caption_split
-from saywhy.metrics import bleu, cider
+from saywhy.inference.evaluation import dev_scores
 from saywhy.provenance import machine
 from saywhy.training.builders import (
     OnEvent,
@@ -443,28 +442,12 @@ class Trainer:
         return {**event, "is_best": progress.best_epoch == progress.epoch}
 
     def _dev_scores(self) -> dict[str, Any]:
-        """CIDEr and BLEU-4 of freely decoded dev captions, in percent; their means, if there are several data sets."""
-        scores = {part.name: self._part_scores(part) for part in self.data.parts}
-        means = {
-            metric: sum(part_scores[metric] for part_scores in scores.values()) / len(scores)
-            for metric in ("cider", "bleu4")
-        }
-        return means if len(scores) == 1 else {**means, "data": scores}
-
-    def _part_scores(self, part: Part) -> dict[str, float]:
-        recipe, images = self.recipe, part.dev.images
-        decoding = replace(recipe.decoding, style=part.style) if self.vocabulary.styles else recipe.decoding
+        recipe = self.recipe
         with self.fabric.autocast():
-            captions = caption_split(
-                self.captioner, self.vocabulary, recipe.preprocessing, images, decoding,
-                batch_size=100, workers=self.workers, regions=self.regions,
-            ).captions  # fmt: skip
-        candidates = [captions[image.name].words for image in images if image.name in captions]
-        references = [image.captions for image in images if image.name in captions]
-        return {
-            "cider": 100 * cider(candidates, references).cider,
-            "bleu4": 100 * bleu(candidates, references).bleu[3],
-        }
+            return dev_scores(
+                self.captioner, self.vocabulary, recipe.preprocessing, self.data, recipe.decoding,
+                workers=self.workers, regions=self.regions,
+            )  # fmt: skip
 
     def _end_epoch(self) -> None:
         """Share the first process's scores, move on to the next epoch, and write a checkpoint."""
@@ -490,15 +473,12 @@ class Trainer:
 
     def _write_run_json(self) -> None:
         """Record in run.json what was trained, on what, and how far."""
+        parts = self.data.parts
         record = {
             "recipe": asdict(self.recipe),
             "start": self.sources["start"],
             "teachers": self.sources["teachers"],
-            "data": [
-                {"name": part.name, "train": len(part.train), "dev": len(part.dev), "weight": part.weight}
-                | ({"style": part.style} if self.vocabulary.styles else {})
-                for part in self.data.parts
-            ],
+            "data": [part.record(with_style=bool(self.vocabulary.styles)) for part in parts],
             "regions": self.sources["regions"],
             "vocabulary": len(self.vocabulary),
             "parameters": sum(weight.numel() for weight in self.captioner.parameters()),
