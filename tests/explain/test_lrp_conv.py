@@ -18,7 +18,7 @@ from zennit.layer import Sum
 from zennit.torchvision import ResNetBasicBlockCanonizer, ResNetBottleneckCanonizer
 
 from reference import lrp as reference
-from saywhy.explain.lrp_rules import Composite, composites
+from saywhy.explain.composites import Composite, composites
 from tracing import DOUBLE, Propagation, assert_close, propagate, randn
 
 pytestmark = pytest.mark.usefixtures("one_thread")

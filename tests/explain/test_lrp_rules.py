@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from reference import lrp as reference
 from saywhy.captioners.transformer import scaled_dot_product
-from saywhy.explain.lrp_rules import Composite
+from saywhy.explain.composites import Composite
 from tracing import DOUBLE, Propagation, assert_close, propagate, randn
 
 pytestmark = pytest.mark.usefixtures("one_thread")

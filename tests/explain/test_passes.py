@@ -18,8 +18,8 @@ from saywhy.captioners import Captioner, build, captioners
 from saywhy.data.tokenizer import PAD
 from saywhy.encoders.base import calibrate_batch_norm
 from saywhy.errors import UserError
+from saywhy.explain.composites import Composite, composites
 from saywhy.explain.explanation import Budget
-from saywhy.explain.lrp_rules import Composite, composites
 from saywhy.explain.methods import FEATURE_METHODS, METHODS, attribute
 from saywhy.explain.passes import Relevance, Targets, run_gradients
 from tracing import (

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-DECODING, OUTPUT, MACHINE = "Decoding", "Output", "Machine"  # panels of the help text
+DECODING, METHOD, OUTPUT, MACHINE = "Decoding", "How to explain it", "Output", "Machine"  # panels of the help text
 FLAG = ""  # the metavar of a flag: newer versions of typer would print <bool>
 
 Images = Annotated[
@@ -128,6 +128,25 @@ Style = Annotated[
         help="Style of the captions, for a model that has several; see saywhy models.",
         show_default="the model's",
         rich_help_panel=DECODING,
+    ),
+]
+Score = Annotated[
+    str | None,
+    typer.Option(
+        metavar="logp|logit",
+        help="What LRP explains: log p, what makes the word likelier than others, or the logit, as in the paper.",
+        show_default="the composite's",
+        rich_help_panel=METHOD,
+    ),
+]
+Map = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Map of LRP: why, what makes it say this word; seen, finest detail; features, coarse; apart or centred, "
+        "less the mean of the caption's other words.",
+        show_default="the composite's",
+        rich_help_panel=METHOD,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", metavar=FLAG, help="Print one JSON object.", rich_help_panel=OUTPUT)]
