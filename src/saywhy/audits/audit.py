@@ -101,7 +101,7 @@ audits: Registry[type[Audit]] = Registry(
         f"saywhy.audits.{module}"
         for module in (
             *("image_ablation", "word_ablation", "localisation", "hallucination", "risk", "sanity"),
-            "familiarity",
+            *("familiarity", "specificity"),
         )
     ],
 )

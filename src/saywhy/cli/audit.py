@@ -160,6 +160,7 @@ def audit(
     image-ablation, word-ablation: does the word disappear without the pixels or words that support it?
     localisation: do relevance maps lie on the objects?
     hallucination, risk: do explanations tell hallucinated object words from correct ones?
+    specificity: do relevance maps tell the words of a caption apart?
     sanity: do relevance maps depend on the trained weights?
     familiarity: are images unlike the training photographs noticed?
     """

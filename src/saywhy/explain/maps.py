@@ -85,7 +85,7 @@ def less_others(values: Tensor, positions: Tensor, caption: Tensor, lengths: Seq
     for row, length in enumerate(lengths):
         words = caption[:length, row]
         others = (words.sum(dim=0) - words) / max(length - 1, 1)  # of each position, (T, …)
-        images.append(values[:, row] - others[positions[row]])
+        images.append(values[:, row] - others[positions[row].clamp(max=length - 1)])  # positions are padded
     return torch.stack(images, dim=1)
 
 

@@ -33,9 +33,14 @@ METHOD_STYLES = _MethodStyles(
     {
         "lrp": MethodStyle(
             "LRP",
-            description="Layer-wise relevance propagation: the logit, passed back layer by layer to the pixels.",
+            description="Layer-wise relevance propagation: the score, passed back layer by layer to the pixels.",
             colour="#D55E00",
         ),
+        "lrp-why": MethodStyle("LRP, why", colour="#D55E00"),
+        "lrp-seen": MethodStyle("LRP, seen", colour="#E58A4B"),
+        "lrp-features": MethodStyle("LRP, features", colour="#F0BC97"),
+        "lrp-apart": MethodStyle("LRP, apart", colour="#A34700"),
+        "lrp-centred": MethodStyle("LRP, centred", colour="#6E3000"),
         "gradcam": MethodStyle(
             "Grad-CAM",
             signed=False,
