@@ -69,6 +69,7 @@ METHOD_STYLES = _MethodStyles(
         "last": MethodStyle("Last three words", colour="#F0E442"),
         "random": MethodStyle("Random", colour="#999999"),
         "uniform": MethodStyle("Uniform", colour="#BBBBBB"),
+        "centre": MethodStyle("Centre", colour="#CCCCCC"),
     }
 )
 """The methods of explanations, and the baselines of audits, in the order in which they are shown."""
