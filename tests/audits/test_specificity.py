@@ -15,13 +15,13 @@ from saywhy.audits import specificity
 from saywhy.audits.context import NotApplicable
 from saywhy.audits.evidence import EvidenceSet
 from saywhy.audits.localisation import object_boxes
-from saywhy.audits.patches import MEAN
 from saywhy.audits.specificity import MAPS, PAIR_SCORES, WORD_SCORES, Specificity, comparable
 from saywhy.audits.statistics import random_for
 from saywhy.data.phrases import Phrases
 from saywhy.data.stop_words import STOP_WORDS
 from saywhy.explain.composites import composite
 from saywhy.explain.methods import METHODS
+from saywhy.explain.occlusion import MEAN
 
 IMAGE = "pink.png"  # its caption has a dog, a man and a puppy
 

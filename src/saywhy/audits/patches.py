@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from saywhy.explain.occlusion import MEAN
+
 PATCH = 8
 """Side of a patch in pixels, as in the LRP paper."""
-MEAN = (124, 116, 104)
-"""The colour of masked patches: the mean of ImageNet's training images in RGB, on which the encoders were trained."""
 
 
 def patch_sums(maps: np.ndarray, patch: int = PATCH) -> np.ndarray:

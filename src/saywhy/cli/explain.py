@@ -112,8 +112,9 @@ def explain(
         list[str] | None,
         typer.Option(
             metavar="NAME,…",
-            help="Any of lrp, gradcam, guided-gradcam, guided-backprop, gradient-input, attention.",
-            show_default="all six",
+            help="Any of lrp, gradcam, guided-gradcam, guided-backprop, gradient-input, attention; "
+            "and occlusion, which is slow.",
+            show_default="the first six",
             rich_help_panel=METHOD,
         ),
     ] = None,

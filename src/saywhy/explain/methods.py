@@ -8,6 +8,7 @@
 | `guided-gradcam` | the product of the two | the same |
 | `gradient-input` | gradient × pixel | gradient × embedding, summed |
 | `attention` | α, of each head and their mean | none: attention weights cover the image only |
+| `occlusion` | the fall of log p when a window hides the pixel | none |
 
 As defined for captioners by the LRP paper (Sun et al. 2021, section IV). In transformers the sum of an embedding's
 gradients is zero, because layer normalisation removes a constant added to the embedding; methods that use this sum
@@ -29,10 +30,13 @@ from saywhy.encoders.base import Features
 from saywhy.errors import UserError, did_you_mean
 from saywhy.explain.composites import Composite
 from saywhy.explain.maps import COMPARING, less_others, lrp_map, over_pixels
+from saywhy.explain.occlusion import occlusion
 from saywhy.explain.passes import Forward, Relevance, Targets, run_gradients, run_lrp
 from saywhy.explain.tracing import GuidedMode
 
 METHODS = ("lrp", "gradcam", "guided-gradcam", "guided-backprop", "gradient-input", "attention")
+EXPENSIVE_METHODS = ("occlusion",)
+"""Further methods, which run only if they are named."""
 FEATURE_METHODS = ("gradcam", "attention")
 """Methods whose maps are over features, not pixels."""
 
@@ -77,8 +81,8 @@ def parse_methods(methods: str | Iterable[str]) -> tuple[str, ...]:
     if not names:
         raise UserError(f"name at least one method, of {', '.join(METHODS)}")
     for name in names:
-        if name not in METHODS:
-            raise UserError(f"unknown method {name!r}: {did_you_mean(name, METHODS)}")
+        if name not in (*METHODS, *EXPENSIVE_METHODS):
+            raise UserError(f"unknown method {name!r}: {did_you_mean(name, (*METHODS, *EXPENSIVE_METHODS))}")
     return names
 
 
@@ -119,7 +123,9 @@ def attribute(
             maps["lrp"] = less_others(maps["lrp"], targets.positions.cpu(), caption, lengths)
     if "attention" in methods:
         maps["attention"] = alpha.transpose(0, 1)
-    if set(methods) - {"lrp", "attention"}:
+    if "occlusion" in methods and to_pixels and pixels.ndim == 4:
+        maps["occlusion"] = occlusion(captioner, pixels, boxes, targets)
+    if set(methods) - {"lrp", "attention", "occlusion"}:
         gradient_pass, mode = run_gradients(captioner, pixels, boxes, targets, words_per_pass, to_pixels)
         g, g_embedded, _ = gradient_pass.decoder_gradients()
         is_sum_zero = captioner.propagates_through_attention

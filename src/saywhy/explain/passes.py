@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from saywhy.captioners.base import Attention, Captioner
 from saywhy.data.tokenizer import PAD, Vocabulary
-from saywhy.decoding.config import without_markers
+from saywhy.decoding.config import log_probabilities, without_markers
 from saywhy.encoders.base import Features
 from saywhy.errors import UserError
 from saywhy.explain.composites import Composite
@@ -97,6 +97,14 @@ class Targets:
             q = without_markers(rows.detach(), styles).scatter(-1, self.words.unsqueeze(-1), -torch.inf).softmax(-1)
             return target - torch.where(self.contrast >= 0, contrast, (q * rows).sum(dim=-1))
         return target - contrast * (self.contrast >= 0)
+
+    def log_p(self, logits: Tensor, styles: int = 0) -> Tensor:
+        """log p of the targets, less that of the contrast, (B, K), from logits (B, T, V)."""
+        log_p = log_probabilities(self.at_positions(logits), styles)
+        target, contrast = (
+            log_p.gather(-1, words.clamp(min=0).unsqueeze(-1))[..., 0] for words in (self.words, self.contrast)
+        )
+        return target - torch.where(self.contrast >= 0, contrast, 0)
 
     def whole_captions(self) -> Targets:
         """Every word of the captions as a target."""

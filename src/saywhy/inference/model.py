@@ -131,7 +131,7 @@ class Model:
 
         Args:
             images: as in `captions`.
-            methods: of `saywhy.explain.METHODS`.
+            methods: of `saywhy.explain.METHODS`, and "occlusion", which is slow.
             caption: explain this caption instead of the model's own.
             word: explain this word only: where the caption has it, or else where it is most probable.
             position: explain the word at this position only, counted from 1; with `word`, that word at this position.

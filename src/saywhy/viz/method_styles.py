@@ -66,6 +66,11 @@ METHOD_STYLES = _MethodStyles(
             description="Where the model attended for this word. High attention does not prove a dependence.",
             colour="#E69F00",
         ),
+        "occlusion": MethodStyle(
+            "Occlusion",
+            description="How much less likely the word becomes when a square window hides this part of the image.",
+            colour="#8A6D00",
+        ),
         "last": MethodStyle("Last three words", colour="#F0E442"),
         "random": MethodStyle("Random", colour="#999999"),
         "uniform": MethodStyle("Uniform", colour="#BBBBBB"),
