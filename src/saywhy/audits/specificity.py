@@ -251,7 +251,7 @@ class _Comparison:
         masks = torch.from_numpy(selected).view(-1, S, S)
         features = context.encode(batch, [0] * len(flat), lambda pixels, part: mask_pixels(pixels, masks[part]))
         ids = [context.model.vocabulary.ids[word] for word in caption.words.tolist()]
-        result = {}
+        result: dict[tuple[int, int], np.ndarray] = {}
         for j in words:
             position = caption.objects[j]
             prefixes, targets = [ids[:position]] * len(flat), [ids[position]] * len(flat)

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 from saywhy.errors import UserError, did_you_mean
 
@@ -148,5 +149,10 @@ def composite(
     if name not in composites:
         raise UserError(f"unknown composite {name!r}: {did_you_mean(name, composites)}")
     named = composites[name]
-    changes = {"epsilon": epsilon, "relative_epsilon": relative_epsilon or None, "score": score, "map": map}
+    changes: dict[str, Any] = {
+        "epsilon": epsilon,
+        "relative_epsilon": relative_epsilon or None,
+        "score": score,
+        "map": map,
+    }
     return replace(named, **{field: value for field, value in changes.items() if value is not None})

@@ -78,4 +78,4 @@ def _log_p(captioner: Captioner, pixels: Tensor, boxes: Tensor | None, targets: 
 
 def _map_tensors(targets: Targets, change: Callable[[Tensor], Tensor]) -> Targets:
     """Targets with a function applied to each of their tensors."""
-    return Targets(*map(change, (targets.tokens, targets.positions, targets.words, targets.contrast)))
+    return Targets(change(targets.tokens), change(targets.positions), change(targets.words), change(targets.contrast))
