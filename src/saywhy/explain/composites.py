@@ -16,8 +16,9 @@ pixels:
 | `epsilon` | logit | ε = 0.01 | the same | ε = 0.01 | the same | seen |
 
 `by-stride` uses γ = 1 where the output of a convolution has a stride of 2 or 4 pixels, γ = 0.25 at 8, and relative
-ε = 0.1 from 16 on. Attention weights are constants, as in the LRP paper, except in transformers, where AttnLRP's rules
-propagate through them. `passes.Targets.scores` defines the scores, `maps` the maps.
+ε = 0.1 from 16 on. It and `relative-epsilon` propagate through attention weights by AttnLRP's rules. For the others,
+attention weights are constants, as in the LRP paper, except in transformers. `passes.Targets.scores` defines the scores,
+`maps` the maps.
 """
 
 from __future__ import annotations
@@ -126,8 +127,12 @@ _GAMMA_BY_STRIDE = (
 )
 
 composites: dict[str, Composite] = {
-    "by-stride": Composite(first="box", sums="magnitude", by_stride=_GAMMA_BY_STRIDE, score="logp", map="why"),
-    "relative-epsilon": Composite(epsilon=0.1, relative_epsilon=True, convolution="epsilon", score="logp", map="why"),
+    "by-stride": Composite(
+        first="box", sums="magnitude", attention="attnlrp", by_stride=_GAMMA_BY_STRIDE, score="logp", map="why"
+    ),
+    "relative-epsilon": Composite(
+        epsilon=0.1, relative_epsilon=True, convolution="epsilon", attention="attnlrp", score="logp", map="why"
+    ),
     "epsilon-plus": Composite(conv_bias=True),
     "paper": Composite(),
     "epsilon-plus-flat": Composite(conv_bias=True, first="flat"),
