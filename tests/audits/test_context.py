@@ -127,7 +127,7 @@ def test_a_stage_reports_its_start_every_batch_and_its_end(context):
 
 
 def test_too_little_gpu_memory_is_one_line_with_advice(context, monkeypatch):
-    def fail(*_):
+    def fail(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr("saywhy.audits.evidence.decoder_evidence", fail)

@@ -26,7 +26,7 @@ from saywhy.hallucination import fitting
 from saywhy.registry import import_plugin
 from saywhy.reports.audit_pages import write_pages
 
-AUDITS = ("image-ablation", "word-ablation", "localisation", "hallucination", "risk", "sanity")
+AUDITS = ("image-ablation", "word-ablation", "localisation", "specificity", "hallucination", "risk", "sanity")
 SETTINGS = {
     "model",
     "captioner",
@@ -43,6 +43,7 @@ STAGES = {
     "explaining captions": "hallucination",
     "masking patches": "image-ablation",
     "removing words": "word-ablation",
+    "comparing words": "specificity",
     "explaining altered models": "sanity",
     "computing word features": "risk",
 }
@@ -128,7 +129,7 @@ def test_captions_without_object_words_leave_only_word_ablation(soft, tmp_path):
     context = replace(soft.context, model=model, object_words=object_words, cache=tmp_path / "cache")
     reasons = {result["audit"]: result["not_applicable"] for result in run(AUDITS, context)}
     assert reasons.pop("word-ablation") is None  # it also tests stop words
-    assert len(reasons) == 5
+    assert len(reasons) == 6
     for name, reason in reasons.items():
         assert reason.startswith("no object word in 3 captions"), name
 
@@ -276,7 +277,7 @@ def test_data_without_a_readable_image_is_an_error(data, tmp_path):
     ],
 )
 def test_results_with_other_rules_splits_or_fewer_images_have_their_own_files(tmp_path, changes, name):
-    default = {"model": "m", "audit": "sanity", "composite": str(composite("epsilon-plus")), "split": "test"}
+    default = {"model": "m", "audit": "sanity", "composite": str(composite("by-stride")), "split": "test"}
     result = default | {"split_images": 9, "images": 7, "unreadable": 2} | changes
     assert results_path(tmp_path, result) == tmp_path / name
 

@@ -148,15 +148,21 @@ def test_maps_of_the_words_boxes_have_a_margin_and_equal_maps_have_none(boxed):
     assert holds["lrp has a larger margin than attention"] is True
 
 
-def test_without_boxes_or_pairs_it_is_not_applicable(soft, tmp_path):
+def test_without_boxes_it_is_not_applicable_and_without_pairs_it_has_scores_of_words(soft, tmp_path):
     with pytest.raises(NotApplicable, match="has no boxes"):
         Specificity().run(replace(soft.context, phrases=None), soft)
     entry = {"image": IMAGE, "width": 90, "height": 70}
-    entry["phrases"] = [{"phrase": "a dog", "type": "animals", "boxes": [[20, 10, 40, 30]]}]
-    (tmp_path / "boxes.jsonl").write_text(json.dumps(entry) + "\n")
-    context = replace(soft.context, phrases=Phrases(tmp_path / "boxes.jsonl"), cache=tmp_path)
-    with pytest.raises(NotApplicable, match="names two objects"):
-        Specificity().run(context, soft)
+    for text in ("a table", "a dog"):
+        entry["phrases"] = [{"phrase": text, "type": "other", "boxes": [[20, 10, 40, 30]]}]
+        (tmp_path / "boxes.jsonl").write_text(json.dumps(entry) + "\n")
+        context = replace(soft.context, phrases=Phrases(tmp_path / "boxes.jsonl"), cache=tmp_path)
+        if text == "a table":
+            with pytest.raises(NotApplicable, match="no phrase with boxes names an object word"):
+                Specificity().run(context, soft)
+    body = Specificity().run(context, soft)
+    assert (body["words"] > 0, body["pairs"]) == (True, 0)
+    assert body["methods"]["lrp"]["inside"]["value"] is not None
+    assert body["methods"]["lrp"]["margin"] == {"value": None, "low": None, "high": None, "n": 0}
 
 
 def test_page_parts_are_made_of_the_results(boxed):

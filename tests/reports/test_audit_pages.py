@@ -22,7 +22,7 @@ from saywhy.viz.tables import Table
 
 pytest.importorskip("matplotlib")
 
-AUDITS = ("image-ablation", "word-ablation", "localisation", "hallucination", "risk", "sanity")
+AUDITS = ("image-ablation", "word-ablation", "localisation", "specificity", "hallucination", "risk", "sanity")
 MODELS = {"flickr8k-ada-lstm-vgg16": ("ada-lstm", "vgg16"), "flickr8k-mh-fc": ("mh-fc", "efficientnet-lite2")}
 METHODS = ("lrp", "gradcam", "guided-gradcam", "guided-backprop", "gradient-input", "attention", "random")
 QUALITY = dict(zip(METHODS, (0.32, 0.25, 0.27, 0.24, 0.2, 0.22, 0.1), strict=True))
@@ -99,6 +99,15 @@ def localisation(heads: bool = False) -> dict[str, Any]:
     }
 
 
+def specificity() -> dict[str, Any]:
+    words = {"inside": (0.8, 0.5), "highest": (0.8, 0.6), "over_function_word": (0.6, -0.1), "drop": (1.0, 0.0)}
+    pairs = {"margin": (0.9, 0.0), "margin_highest": (1.0, 0.1), "right_order": (0.6, 0.6), "spec": (0.5, 0.0)}
+    pairs |= {"two_words": (-1.0, 0.8), "two_words_positive": (-1.0, 0.6)}
+    methods = (*METHODS[:-1], "lrp-why", "lrp-seen", "lrp-features", "lrp-apart", "lrp-centred")
+    columns = {key: by_method(*line, methods=methods) for key, line in (words | pairs).items()}
+    return {"words": 812, "pairs": 230, "area": estimate(0.3), "methods": transposed(**columns)}
+
+
 def group(area: float) -> dict[str, Any]:
     methods = by_method(0.6, area, (*METHODS, "uniform"), width=0.04)
     return {"words": 273, "area": estimate(area, 0.01), "methods": methods}
@@ -151,6 +160,7 @@ def result(name: str, model: str, **changes: Any) -> dict[str, Any]:
     captioner, encoder = MODELS.get(model, ("soft-attention", "efficientnet-lite2"))
     bodies = {
         **{"image-ablation": image_ablation, "word-ablation": word_ablation, "risk": risk, "sanity": sanity},
+        "specificity": specificity,
         "localisation": lambda: localisation(heads=captioner == "mh-fc"),
         "hallucination": lambda: hallucination("1 − β" if captioner == "ada-lstm" else "β"),
     }
@@ -161,7 +171,7 @@ def result(name: str, model: str, **changes: Any) -> dict[str, Any]:
     ]
     head = {"audit": name, "model": model, "captioner": captioner, "encoder": encoder, "data": "flickr8k"}
     head |= {"split": "test", "images": 1000, "caption_words": 10432, "decoding": "beam5,length0.7,max20"}
-    head |= {"composite": "epsilon-plus", "seconds": 31.2, "device": "x86_64 CPU", "threads": 2}
+    head |= {"composite": "by-stride", "seconds": 31.2, "device": "x86_64 CPU", "threads": 2}
     head |= {"versions": {"saywhy": "0.2.0"}, "commit": "0123456789ab+", "checks": checks, "not_applicable": None}
     return {**head, **bodies[name](), **changes}
 
@@ -244,7 +254,7 @@ def test_the_best_value_is_bold_if_higher_or_lower_is_better(pages):
     assert row(files["image-ablation.md"], "LRP")[:3] == [f"**{cell}**" for cell in best]
     assert files["image-ablation.md"].count("**") == 2 * (3 + 2)  # and two areas
     lrp = row(files["localisation.md"], "LRP")
-    assert [cell.startswith("**") for cell in lrp] == [True, False, True, False, False]
+    assert [cell.startswith("**") for cell in lrp] == [True, False, True, False, False, False]
 
 
 def test_small_areas_are_better_for_deletion_and_large_ones_for_insertion(pages):
@@ -344,7 +354,7 @@ def test_a_model_name_with_markup_is_escaped(name, pages):
 
 def test_plots_are_well_formed_no_wider_than_a_page_and_without_a_date(all_pages):
     plots = {name: text for name, text in all_pages.items() if name.endswith(".svg")}
-    assert len(plots) == 4 + 6 * len(MODELS)
+    assert len(plots) == 5 + 6 * len(MODELS)
     for name, text in plots.items():
         root = ElementTree.fromstring(text)
         assert float(root.get("width", "").removesuffix("pt")) * 96 / 72 <= 900, name
@@ -381,6 +391,7 @@ REQUIRED = {
     "hallucination": ("frequent_words", "all_words"),
     "risk": ("calibration", "fitted_on", "single_feature_auc", "auc"),
     "sanity": ("randomised", "altered"),
+    "specificity": ("methods", "words", "pairs", "area"),
 }
 
 

@@ -39,7 +39,7 @@ from saywhy.explain.methods import METHODS
 from saywhy.inference.batches import ImageBatch
 from saywhy.viz import plots
 from saywhy.viz.method_styles import METHOD_STYLES
-from saywhy.viz.tables import DOWN, UP, Table, in_order, method_table, short_estimate
+from saywhy.viz.tables import DOWN, UP, Table, decimal, in_order, method_table, short_estimate, value_of
 
 MASKED = 0.1
 """The share of pixels that is masked."""
@@ -79,8 +79,10 @@ class Specificity(Audit):
         images = context.compute_missing(cache, compute, "comparing words", evidence.images_with_objects())
         arrays = [(image.name, cache.load(context.image_key(image))) for image in images]
         words, pairs = (_joined(arrays, key) for key in ("words", "pairs"))
-        if not len(pairs.values):
-            raise NotApplicable(f"no caption of {len(images)} names two objects with boxes that overlap little")
+        if not len(words.values):
+            raise NotApplicable(
+                f"{context.phrases.path}: no phrase with boxes names an object word of the {len(images)} captions"
+            )
         by_word, by_pair = (
             means_by_name(part.bootstrap, MAPS, {name: part.values[..., i] for i, name in enumerate(names)})
             for part, names in ((words, WORD_SCORES), (pairs, PAIR_SCORES))
@@ -95,7 +97,7 @@ class Specificity(Audit):
 
     def tables(self, body: dict[str, Any]) -> list[Table]:
         """The tables of one model."""
-        area = f"the boxes cover {body['area']['value']:.3f} of the image"
+        area = f"the boxes cover {decimal(value_of(body['area']))} of the image"
         inside = {
             "inside": ("inside", UP),
             "highest": ("highest", UP),

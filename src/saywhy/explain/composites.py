@@ -17,8 +17,8 @@ pixels:
 
 `by-stride` uses γ = 1 where the output of a convolution has a stride of 2 or 4 pixels, γ = 0.25 at 8, and relative
 ε = 0.1 from 16 on. It and `relative-epsilon` propagate through attention weights by AttnLRP's rules. For the others,
-attention weights are constants, as in the LRP paper, except in transformers. `passes.Targets.scores` defines the scores,
-`maps` the maps.
+attention weights are constants, as in the LRP paper, except in transformers. `passes.Targets.scores` defines the
+scores, `maps` the maps.
 """
 
 from __future__ import annotations
