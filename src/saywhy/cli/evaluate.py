@@ -36,6 +36,7 @@ from saywhy.cli.options import (
     ImageFolder,
     Json,
     LanguageModel,
+    LanguageModelPrompt,
     LanguageModelWeight,
     LengthPenalty,
     Model,
@@ -123,6 +124,7 @@ def evaluate(
     guidance: Guidance = None,
     lm: LanguageModel = None,
     lm_weight: LanguageModelWeight = None,
+    lm_prompt: LanguageModelPrompt = None,
     as_json: Json = False,
     save_captions: Annotated[
         Path | None,
@@ -155,12 +157,12 @@ def evaluate(
     Captions are generated freely, not by teacher forcing; a signature records all settings.
     """
     decoding = {"beam": beam, "length_penalty": length_penalty, "attention": attention, "style": style}
-    decoding |= guidance_settings(guidance, lm, lm_weight)
+    decoding |= guidance_settings(guidance, lm, lm_weight, lm_prompt)
     decoding = {name: value for name, value in decoding.items() if value is not None}
     if captions and (model or decoding or regions):
         raise UserError(
             "--captions scores a file; --model, --beam, --length-penalty, --attention, --style, --guidance, --lm, "
-            "--lm-weight and --regions generate captions: give one or the other"
+            "--lm-weight, --lm-prompt and --regions generate captions: give one or the other"
         )
     if rescore and (out or save_captions or not captions):
         raise UserError("--rescore needs --captions FILE, and excludes --out and --save-captions")
@@ -239,7 +241,10 @@ def _generate(
     settings = loaded.decoding_with(**decoding)
     warn_if_guidance_is_untrained(loaded, settings)
     captioner = loaded.captioner
-    source, language_model = loaded.region_source(regions, data.root), loaded.language_model(settings.lm)
+    source, language_model = (
+        loaded.region_source(regions, data.root),
+        loaded.language_model(settings.lm, settings.lm_prompt),
+    )
     began = time.monotonic()
     with progress_of("captioning") as report:
         result = caption_split(

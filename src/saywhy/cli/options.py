@@ -121,6 +121,16 @@ LanguageModelWeight = Annotated[
         rich_help_panel=DECODING,
     ),
 ]
+LanguageModelPrompt = Annotated[
+    Path | None,
+    typer.Option(
+        "--lm-prompt",
+        metavar="FILE",
+        help="Example captions, one per line, that a Hugging Face --lm reads before each caption.",
+        show_default=False,
+        rich_help_panel=DECODING,
+    ),
+]
 Style = Annotated[
     str | None,
     typer.Option(
