@@ -187,6 +187,9 @@ def test_a_folder_of_open_clip_is_loaded(tiny_open_clip, tmp_path: Path) -> None
     loaded = load_clip(f"open_clip:local-dir:{folder}")
     assert loaded.name == "open_clip:local-dir:mine"
     assert loaded.embed_texts(["a dog"]).shape == (1, 6)
+    (folder / "open_clip_model.safetensors").unlink()
+    with pytest.raises(UserError, match="not a model of open_clip that can be loaded"):
+        load_clip(f"open_clip:local-dir:{folder}")
 
 
 @pytest.mark.parametrize(
@@ -218,7 +221,7 @@ def test_weights_of_openai_get_their_activation(tiny_open_clip, monkeypatch) -> 
         options.update(keywords)
         raise RuntimeError("stop")
 
-    monkeypatch.setattr(open_clip, "create_model_and_transforms", create)
+    monkeypatch.setattr(open_clip, "create_model_from_pretrained", create)
     for tag, quick_gelu in (("openai", True), ("laion2b_s34b_b79k", False)):
         with pytest.raises(UserError, match="stop"):
             load_clip(f"open_clip:ViT-B-32/{tag}")

@@ -113,33 +113,44 @@ def _load_open_clip(location: str, model_name: str, device: torch.device | str) 
         import open_clip
     except ImportError:
         raise UserError(f'{location} needs open_clip: pip install "saywhy[clip]"') from None
-    pretrained, quick_gelu = None, False
+    architecture, pretrained = (model_name, "")
     if not model_name.startswith(_SCHEMES):
-        model_name, _, pretrained = model_name.partition("/")
-        if not pretrained:
-            raise UserError(f"{location}: give open_clip:ARCH/PRETRAINED, such as open_clip:ViT-B-32/openai")
-        if Path(pretrained).exists() and not pretrained.endswith(".safetensors"):
-            raise UserError(f"{location}: give weights as a .safetensors file; other files are not read")
-        # Tags of OpenAI's weights need this activation, which their architecture's name does not say.
-        quick_gelu = (open_clip.get_pretrained_cfg(model_name, pretrained) or {}).get("quick_gelu", False)
+        architecture, pretrained = _architecture_and_weights(location, model_name)
+    # Tags of OpenAI's weights need this activation, which their architecture's name does not say.
+    quick_gelu = (open_clip.get_pretrained_cfg(architecture, pretrained) or {}).get("quick_gelu", False)
     try:
         with quiet():
-            model, _, preprocess = open_clip.create_model_and_transforms(
-                model_name, pretrained, force_quick_gelu=quick_gelu, device=device, weights_only=True
+            model, preprocess = open_clip.create_model_from_pretrained(  # refuses to leave weights random
+                architecture, pretrained or None, force_quick_gelu=quick_gelu, device=device, weights_only=True
             )
-            tokenizer = open_clip.get_tokenizer(model_name)
+            tokenizer = open_clip.get_tokenizer(architecture)
     except Exception as error:  # loaders raise exceptions of any type for broken files
         raise unusable(location, "a model of open_clip", error) from None
     model.eval()
-    tail = pretrained.replace("\\", "/").rsplit("/", 1)[-1] if pretrained else ""
-    name = OPEN_CLIP + (f"{model_name}/{tail}" if pretrained else _without_folder(model_name))
     return ClipModel(
-        name,
+        _open_clip_name(architecture, pretrained),
         lambda texts: model.encode_text(tokenizer(texts).to(device)),
         lambda images: model.encode_image(torch.stack([preprocess(image) for image in images]).to(device)),
     )
 
 
-def _without_folder(model_name: str) -> str:
-    scheme, _, place = model_name.partition(":")
-    return f"{scheme}:{Path(place).resolve().name}" if scheme == "local-dir" else model_name
+def _architecture_and_weights(location: str, model_name: str) -> tuple[str, str]:
+    """ARCH and PRETRAINED; weights in a file must be safetensors."""
+    architecture, _, pretrained = model_name.partition("/")
+    if not pretrained:
+        raise UserError(f"{location}: give open_clip:ARCH/PRETRAINED, such as open_clip:ViT-B-32/openai")
+    if Path(pretrained).exists() and not pretrained.endswith(".safetensors"):
+        raise UserError(f"{location}: give weights as a .safetensors file; other files are not read")
+    return architecture, pretrained
+
+
+def _open_clip_name(architecture: str, pretrained: str) -> str:
+    """The location without folders.
+
+    >>> _open_clip_name("ViT-B-32", "weights/mine.safetensors"), _open_clip_name("hf-hub:laion/CLIP", "")
+    ('open_clip:ViT-B-32/mine.safetensors', 'open_clip:hf-hub:laion/CLIP')
+    """
+    scheme, _, place = architecture.partition(":")
+    if scheme == "local-dir":
+        architecture = f"{scheme}:{Path(place).resolve().name}"
+    return OPEN_CLIP + architecture + (f"/{Path(pretrained).name}" if pretrained else "")

@@ -50,18 +50,18 @@ def import_transformers(what: str) -> ModuleType:
 @contextmanager
 def quiet(transformers: ModuleType | None = None) -> Iterator[None]:
     """No log lines and progress bars while a model is loaded: errors are one line, and what is missing is checked."""
-    messages = transformers.utils.logging if transformers else None
-    bars = bool(messages and messages.is_progress_bar_enabled())
+    bars: Any = transformers.utils.logging if transformers else None
+    shown = bars is not None and bars.is_progress_bar_enabled()
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
-    if bars:
-        messages.disable_progress_bar()
+    if shown:
+        bars.disable_progress_bar()
     try:
         yield
     finally:
         logging.disable(before)
-        if bars:
-            messages.enable_progress_bar()
+        if shown:
+            bars.enable_progress_bar()
 
 
 def load_part(cls: Any, location: str, what: str, **options: Any) -> Any:
