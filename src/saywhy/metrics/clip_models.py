@@ -4,7 +4,8 @@
 - "open_clip:ARCH/PRETRAINED": a model of open_clip (https://github.com/mlfoundations/open_clip), whose PRETRAINED is a
   tag, such as "openai", or a .safetensors file; "open_clip:hf-hub:NAME" and "open_clip:local-dir:FOLDER" as there.
 
-Images go through the model's own preprocessing; for CLIP, a bicubic resize and a centre crop.
+Weights are read from safetensors, except those of tags of open_clip that have none: these are state dicts, read with
+`weights_only=True`. Images go through the model's own preprocessing; for CLIP, a bicubic resize and a centre crop.
 """
 
 from __future__ import annotations
