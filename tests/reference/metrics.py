@@ -81,3 +81,20 @@ def _tf_idf(words, n, documents):
         df = sum(any(gram in ngrams(reference, n) for reference in group) for group in documents)
         vector[gram] = count * (math.log(len(documents)) - math.log(max(1, df)))
     return vector
+
+
+def cosine(first, second):
+    """Of two vectors."""
+    dot = sum(a * b for a, b in zip(first, second, strict=True))
+    return dot / math.sqrt(sum(a * a for a in first)) / math.sqrt(sum(b * b for b in second))
+
+
+def image_ranks(captions, images, image_of):
+    """Rank of each caption's image; equal similarities share the mean of their ranks."""
+    ranks = []
+    for caption, own in zip(captions, image_of, strict=True):
+        similarities = [cosine(caption, image) for image in images]
+        better = sum(value > similarities[own] + 1e-6 for value in similarities)
+        equal = sum(abs(value - similarities[own]) <= 1e-6 for value in similarities) - 1
+        ranks.append(1 + better + equal / 2)
+    return ranks
