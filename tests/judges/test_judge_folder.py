@@ -37,7 +37,7 @@ def test_other_kinds_of_models_are_refused_in_one_line(folder, tmp_path):
         load_captioner(folder)
     with pytest.raises(UserError, match="is a judge, not a language-model"):
         language_models.load(folder)
-    with pytest.raises(UserError, match="no judge at .*gone: give a folder that `saywhy train-judge` wrote"):
+    with pytest.raises(UserError, match=r"no judge at .*gone: give a folder that `saywhy train-judge` wrote"):
         load(tmp_path / "gone")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"has no config\.json"):

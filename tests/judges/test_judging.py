@@ -33,7 +33,9 @@ def test_texts_keep_their_order_whatever_their_length(judge):
     texts = ["word1 word2 word3 word1", "word1", "word2 word3", "word1 word5 word6"] * 80
     vectors = judge.embed_texts(texts)
     assert vectors.shape == (320, 16)
-    np.testing.assert_allclose(vectors[:4], np.concatenate([judge.embed_texts([text]) for text in texts[:4]]), atol=1e-5)
+    np.testing.assert_allclose(
+        vectors[:4], np.concatenate([judge.embed_texts([text]) for text in texts[:4]]), atol=1e-5
+    )
     np.testing.assert_allclose(vectors[:4], vectors[-4:], atol=1e-5)
 
 

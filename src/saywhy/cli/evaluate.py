@@ -50,6 +50,7 @@ from saywhy.cli.options import (
 from saywhy.errors import UserError
 
 if TYPE_CHECKING:
+    from saywhy.cli.judge_scores import JudgeScores
     from saywhy.cli.object_scores import ObjectScores
     from saywhy.data.datasets import Dataset
     from saywhy.metrics.score import Scores
@@ -60,6 +61,7 @@ EPILOG = examples(
     "saywhy evaluate --data flickr8k --guidance 1.5",
     "saywhy evaluate --data flickr8k --captions captions.jsonl",
     "saywhy evaluate --data coco --objects --hallucination",
+    "saywhy evaluate --data coco --judge runs/judge",
     "saywhy evaluate --data flickr8k --captions mine.jsonl --rescore soft.json",
 )
 ORACLE = "oracle regions, drawn by annotators for these very captions: not the scores of a captioner on unseen images"
@@ -116,6 +118,16 @@ def evaluate(
             rich_help_panel=METRICS,
         ),
     ] = False,
+    judge: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Add a judge's recall, the share of captions that find their image, beside that of human captions; "
+            "see saywhy train-judge.",
+            show_default=False,
+            rich_help_panel=METRICS,
+        ),
+    ] = None,
     beam: Beam = None,
     length_penalty: LengthPenalty = None,
     attention: Attention = None,
@@ -170,6 +182,7 @@ def evaluate(
     import_plugins(plugins)
 
     from saywhy.cli.caption_files import read_captions, write_captions
+    from saywhy.cli.judge_scores import JudgeScorer
     from saywhy.cli.object_scores import ObjectScorer
     from saywhy.data.datasets import read, split_name
 
@@ -177,26 +190,31 @@ def evaluate(
     images = dataset.split(split_name(split))
     metrics = {"meteor": not no_meteor, "spice": spice}
     scorer = ObjectScorer.read(dataset, images, objects, hallucination)
+    judge_scorer = JudgeScorer.read(judge, images, device, batch_size, workers)
+    if judge and not captions:
+        judge_scorer.require_other_encoder(model)
     if captions:
         generated = GeneratedCaptions(captions.name, "given", read_captions(captions, images))
     else:
         generated = _generate(model, device, images, decoding, batch_size, workers, regions)
     object_scores = scorer.score(generated.words)
+    judge_scores = judge_scorer.score(generated.words)
+    added = {**object_scores.as_dict(), **judge_scores.as_dict()}
     if rescore:
-        generated, scores = _rescore(rescore, generated, images, metrics, object_scores)
+        generated, scores = _rescore(rescore, generated, images, metrics, added)
     else:
         scores = _score(generated, images, metrics)
     scores = replace(scores, notes=(*scores.notes, *object_scores.notes))
     if save_captions:
         write_captions(save_captions, generated.words)
     if out:
-        _save_results(out, generated, images, scores, object_scores)
+        _save_results(out, generated, images, scores, added)
     for note in scores.notes:
         print_error(note)
     if as_json:
-        typer.echo(json_line({**scores.as_dict(), **object_scores.as_dict()}))
+        typer.echo(json_line({**scores.as_dict(), **added}))
     else:
-        _show(generated, images, scores, object_scores)
+        _show(generated, images, scores, object_scores, judge_scores)
 
 
 @dataclass(frozen=True)
@@ -297,14 +315,14 @@ def _score(generated: GeneratedCaptions, data: Dataset, metrics: dict[str, bool]
 
 
 def _save_results(
-    path: Path, generated: GeneratedCaptions, data: Dataset, scores: Scores, objects: ObjectScores
+    path: Path, generated: GeneratedCaptions, data: Dataset, scores: Scores, added: dict[str, Any]
 ) -> None:
     """Write a results file: the scores and everything they depend on. Notes are about this machine: left out."""
     from saywhy.files import write_text
 
     split = data.images[0].split
     settings = {"model": generated.source, "data": data.name, "split": split, "decoding": generated.decoding}
-    results = {**settings, "scores": _without_notes(scores), **objects.as_dict(), **generated.details}
+    results = {**settings, "scores": _without_notes(scores), **added, **generated.details}
     write_text(path, json.dumps(results, indent=2) + "\n")
 
 
@@ -317,7 +335,7 @@ def _rescore(
     generated: GeneratedCaptions,
     data: Dataset,
     metrics: dict[str, bool],
-    objects: ObjectScores,
+    added: dict[str, Any],
 ) -> tuple[GeneratedCaptions, Scores]:
     """Score captions again and write the scores into the results file of the evaluation they come from.
 
@@ -333,7 +351,7 @@ def _rescore(
     generated = replace(generated, source=results["model"], decoding=results["decoding"])
     scores = _score(generated, data, metrics)
     _compare(path, results["scores"], _without_notes(scores))
-    results = {**results, "scores": _without_notes(scores), **objects.as_dict()}
+    results = {**results, "scores": _without_notes(scores), **added}
     write_text(path, json.dumps(results, indent=2) + "\n")
     return generated, scores
 
@@ -372,7 +390,9 @@ def _compare(path: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
             raise UserError(f"{path}: has {name}, which was not computed now ({advice}); the file is unchanged")
 
 
-def _show(generated: GeneratedCaptions, data: Dataset, scores: Scores, objects: ObjectScores) -> None:
+def _show(
+    generated: GeneratedCaptions, data: Dataset, scores: Scores, objects: ObjectScores, judge: JudgeScores
+) -> None:
     console = output_console()
     split = f"{data.name} {data.images[0].split}, {scores.n:,} images"
     console.print(printable(f"{generated.source} on {split}"), soft_wrap=True)
@@ -385,4 +405,5 @@ def _show(generated: GeneratedCaptions, data: Dataset, scores: Scores, objects: 
     no_penalty = [f"{value:.1f}" for value in percent["bleu_no_penalty"]]
     console.print(plain_table(head, [("", *values), ("no penalty", *no_penalty)]))
     objects.show()
+    judge.show()
     console.print(printable(scores.signature), soft_wrap=True)
