@@ -199,22 +199,22 @@ def evaluate(
         generated = _generate(model, device, images, decoding, batch_size, workers, regions)
     object_scores = scorer.score(generated.words)
     judge_scores = judge_scorer.score(generated.words)
-    added = {**object_scores.as_dict(), **judge_scores.as_dict()}
+    others = {**object_scores.as_dict(), **judge_scores.as_dict()}
     if rescore:
-        generated, scores = _rescore(rescore, generated, images, metrics, added)
+        generated, scores = _rescore(rescore, generated, images, metrics, others)
     else:
         scores = _score(generated, images, metrics)
     scores = replace(scores, notes=(*scores.notes, *object_scores.notes))
     if save_captions:
         write_captions(save_captions, generated.words)
     if out:
-        _save_results(out, generated, images, scores, added)
+        _save_results(out, generated, images, scores, others)
     for note in scores.notes:
         print_error(note)
     if as_json:
-        typer.echo(json_line({**scores.as_dict(), **added}))
+        typer.echo(json_line({**scores.as_dict(), **others}))
     else:
-        _show(generated, images, scores, object_scores, judge_scores)
+        _show(generated, images, scores, (object_scores, judge_scores))
 
 
 @dataclass(frozen=True)
@@ -315,14 +315,14 @@ def _score(generated: GeneratedCaptions, data: Dataset, metrics: dict[str, bool]
 
 
 def _save_results(
-    path: Path, generated: GeneratedCaptions, data: Dataset, scores: Scores, added: dict[str, Any]
+    path: Path, generated: GeneratedCaptions, data: Dataset, scores: Scores, others: dict[str, Any]
 ) -> None:
     """Write a results file: the scores and everything they depend on. Notes are about this machine: left out."""
     from saywhy.files import write_text
 
     split = data.images[0].split
     settings = {"model": generated.source, "data": data.name, "split": split, "decoding": generated.decoding}
-    results = {**settings, "scores": _without_notes(scores), **added, **generated.details}
+    results = {**settings, "scores": _without_notes(scores), **others, **generated.details}
     write_text(path, json.dumps(results, indent=2) + "\n")
 
 
@@ -335,7 +335,7 @@ def _rescore(
     generated: GeneratedCaptions,
     data: Dataset,
     metrics: dict[str, bool],
-    added: dict[str, Any],
+    others: dict[str, Any],
 ) -> tuple[GeneratedCaptions, Scores]:
     """Score captions again and write the scores into the results file of the evaluation they come from.
 
@@ -351,7 +351,7 @@ def _rescore(
     generated = replace(generated, source=results["model"], decoding=results["decoding"])
     scores = _score(generated, data, metrics)
     _compare(path, results["scores"], _without_notes(scores))
-    results = {**results, "scores": _without_notes(scores), **added}
+    results = {**results, "scores": _without_notes(scores), **others}
     write_text(path, json.dumps(results, indent=2) + "\n")
     return generated, scores
 
@@ -391,7 +391,7 @@ def _compare(path: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
 
 
 def _show(
-    generated: GeneratedCaptions, data: Dataset, scores: Scores, objects: ObjectScores, judge: JudgeScores
+    generated: GeneratedCaptions, data: Dataset, scores: Scores, others: Sequence[ObjectScores | JudgeScores]
 ) -> None:
     console = output_console()
     split = f"{data.name} {data.images[0].split}, {scores.n:,} images"
@@ -404,6 +404,6 @@ def _show(
     values = ["–" if value is None else f"{value:.1f}" for value in (*percent["bleu"], *metrics.values())]
     no_penalty = [f"{value:.1f}" for value in percent["bleu_no_penalty"]]
     console.print(plain_table(head, [("", *values), ("no penalty", *no_penalty)]))
-    objects.show()
-    judge.show()
+    for tables in others:
+        tables.show()
     console.print(printable(scores.signature), soft_wrap=True)
