@@ -250,3 +250,12 @@ def test_one_image_is_too_few(data, tmp_path):
     (data / "captions.csv").write_text("\n".join(lines[:3] + lines[-4:]) + "\n")
     with pytest.raises(UserError, match="1 image in train, and a judge learns to tell images apart"):
         train(data, tmp_path / "run", recipe())
+
+
+def test_bfloat16_trains_as_well(data, tmp_path):
+    events: list[dict] = []
+    train(data, tmp_path / "run", recipe(precision="bf16"), events)
+    reference: list[dict] = []
+    train(data, tmp_path / "float32", recipe(precision="float32"), reference)
+    losses, exact = ([e["loss"] for e in part if e["kind"] == "step"] for part in (events, reference))
+    assert losses == pytest.approx(exact, rel=0.05)
