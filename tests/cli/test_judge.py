@@ -105,7 +105,13 @@ def test_given_captions_are_judged_as_in_python(evaluate, judge: Path, data: Pat
     assert json.loads((tmp_path / "results.json").read_text())["judge"] == scores["judge"]
     table = evaluate(*options)
     assert table.code == 0, table.err
-    for text in ("R@1", "these captions", "human captions, mean of 2", "over timm:test_resnet", "not CLIPScore"):
+    for text in (
+        "R@1",
+        "these captions",
+        "human captions, mean of 2",
+        "judged by random-judge (timm:test_resnet)",
+        "not CLIPScore",
+    ):
         assert text in table.out
 
 

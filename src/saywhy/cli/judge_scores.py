@@ -35,7 +35,7 @@ class JudgeScores:
         rows = [_row("these captions", result.captions), _row(human, result.human)]
         output_console().print(plain_table(head, rows))
         line = (
-            f"judge {result.judge} over {result.encoder}: caption to image among {result.images:,} images; its "
+            f"judged by {result.judge} ({result.encoder}): caption to image among {result.images:,} images; its "
             "similarity is the mean cosine, not CLIPScore"
         )
         output_console().print(printable(line), soft_wrap=True)
