@@ -27,6 +27,7 @@ from saywhy.cli import (
     results,
     sweep,
     train,
+    train_judge,
     train_lm,
 )
 from saywhy.cli.common import print_error
@@ -56,6 +57,7 @@ app.command("evaluate", epilog=evaluate.EPILOG)(evaluate.evaluate)
 app.command("compare", epilog=compare.EPILOG)(compare.compare)
 app.command("audit", epilog=audit.EPILOG)(audit.audit)
 app.command("train", epilog=train.EPILOG)(train.train)
+app.command("train-judge", epilog=train_judge.EPILOG)(train_judge.train_judge)
 app.command("train-lm", epilog=train_lm.EPILOG)(train_lm.train_lm)
 app.command("evaluate-lm", epilog=evaluate_lm.EPILOG)(evaluate_lm.evaluate_lm)
 app.add_typer(data.app, name="data")

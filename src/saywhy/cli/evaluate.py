@@ -52,6 +52,7 @@ from saywhy.errors import UserError
 
 if TYPE_CHECKING:
     from saywhy.cli.embedding_scores import EmbeddingScores
+    from saywhy.cli.judge_scores import JudgeScores
     from saywhy.cli.object_scores import ObjectScores
     from saywhy.data.datasets import Dataset
     from saywhy.metrics.score import Scores
@@ -63,6 +64,7 @@ EPILOG = examples(
     "saywhy evaluate --data flickr8k --captions captions.jsonl",
     "saywhy evaluate --data coco --objects --hallucination",
     "saywhy evaluate --data flickr8k --clip hf:openai/clip-vit-base-patch32 --diversity",
+    "saywhy evaluate --data coco --judge runs/judge",
     "saywhy evaluate --data flickr8k --captions mine.jsonl --rescore soft.json",
 )
 ORACLE = "oracle regions, drawn by annotators for these very captions: not the scores of a captioner on unseen images"
@@ -124,6 +126,16 @@ def evaluate(
             metavar="CLIP",
             help="Add CLIPScore, RefCLIPScore and the share of captions that find their image in the split (R@1, 5, "
             "10), by this CLIP model: a folder or hf:NAME of Hugging Face, or open_clip:ARCH/PRETRAINED.",
+            show_default=False,
+            rich_help_panel=METRICS,
+        ),
+    ] = None,
+    judge: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Add a judge's recall, the share of captions that find their image, beside that of human captions; "
+            "see saywhy train-judge.",
             show_default=False,
             rich_help_panel=METRICS,
         ),
@@ -202,6 +214,7 @@ def evaluate(
 
     from saywhy.cli.caption_files import read_captions, write_captions
     from saywhy.cli.embedding_scores import EmbeddingScorer
+    from saywhy.cli.judge_scores import JudgeScorer
     from saywhy.cli.object_scores import ObjectScorer
     from saywhy.data.datasets import read, split_name
 
@@ -210,13 +223,18 @@ def evaluate(
     metrics = {"meteor": not no_meteor, "spice": spice}
     object_scorer = ObjectScorer.read(dataset, images, objects, hallucination)
     embedding_scorer = EmbeddingScorer.load(clip, bert_score, diversity, device)
+    judge_scorer = JudgeScorer.read(judge, images, device, batch_size, workers)
+    if judge and not captions:
+        judge_scorer.require_other_encoder(model)
     if captions:
         generated = GeneratedCaptions(captions.name, "given", read_captions(captions, images))
     else:
         generated = _generate(model, device, images, decoding, batch_size, workers, regions)
     object_scores = object_scorer.score(generated.words)
     embedding_scores = embedding_scorer.score(images, generated.words)
-    others = {**object_scores.as_dict(), **embedding_scores.as_dict()}
+    judge_scores = judge_scorer.score(generated.words)
+    added = (object_scores, embedding_scores, judge_scores)
+    others = {name: fields for part in added for name, fields in part.as_dict().items()}
     if rescore:
         generated, scores = _rescore(rescore, generated, images, metrics, others)
     else:
@@ -231,7 +249,7 @@ def evaluate(
     if as_json:
         typer.echo(json_line({**scores.as_dict(), **others}))
     else:
-        _show(generated, images, scores, (object_scores, embedding_scores))
+        _show(generated, images, scores, added)
 
 
 @dataclass(frozen=True)
@@ -364,7 +382,10 @@ def _rescore(
 
 
 def _show(
-    generated: GeneratedCaptions, data: Dataset, scores: Scores, others: Sequence[ObjectScores | EmbeddingScores]
+    generated: GeneratedCaptions,
+    data: Dataset,
+    scores: Scores,
+    others: Sequence[ObjectScores | EmbeddingScores | JudgeScores],
 ) -> None:
     console = output_console()
     split = f"{data.name} {data.images[0].split}, {scores.n:,} images"
