@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 import tiny
-from saywhy.encoders.base import build
-from saywhy.judges import DualEncoder, DualEncoderSettings, SavedJudge
 from saywhy.judges.judging import Judge, judge_captions
 
 RECIPE = """
@@ -51,18 +49,6 @@ def train_judge(run, recipe: Path, data: Path, tmp_path: Path):
         return run("train-judge", recipe, "--data", data, "--out", out, "--device", "cpu", "--workers", 0, *options)
 
     return call
-
-
-@pytest.fixture(scope="session")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A judge with random weights over another encoder than that of `model`; tests must not change it."""
-    folder = tmp_path_factory.mktemp("judges") / "judge"
-    tiny.torch.manual_seed(0)
-    encoder = build("timm:test_resnet", weights=None, size=tiny.SIDE)
-    network = DualEncoder(encoder, tiny.WORDS, DualEncoderSettings(embedding=8, width=8, layers=1, heads=2))
-    saved = tiny.saved_judge()
-    SavedJudge("random-judge", network.eval(), saved.vocabulary, saved.preprocessing).save(folder)
-    return folder
 
 
 @pytest.fixture

@@ -78,6 +78,22 @@ def test_files_are_scores_captions_of_each_setting_and_a_plot(sweep, model_with,
     assert all(len(path.read_text().splitlines()) == 3 for path in captions)
 
 
+def test_a_judge_ranks_the_images_for_every_setting_as_in_evaluate(sweep, run, model_with, judge: Path, data) -> None:
+    model = model_with(0.5)
+    rows = json.loads(sweep("--model", model, "--gamma", "1,3", "--judge", judge, "--json").out)["settings"]
+    for row in rows:
+        options = ("--judge", judge, "--guidance", row["guidance"], "--diversity")
+        command = ("evaluate", "--data", data, "--model", model, "--no-meteor", "--workers", 0, "--json")
+        expected = json.loads(run(*command, *options).out)
+        assert row["judge"] == expected["judge"]
+        assert row["diversity"] == expected["diversity"]
+
+
+def test_a_judge_over_the_encoder_of_the_captioner_is_refused(sweep, model_with, tmp_path) -> None:
+    tiny.saved_judge().save(tmp_path / "same")
+    assert "a judge must not share it" in sweep("--model", model_with(0.5), "--judge", tmp_path / "same").error
+
+
 def test_a_model_without_conditioning_dropout_is_swept_with_a_language_model_only(
     sweep, model_with, monkeypatch, tmp_path
 ) -> None:

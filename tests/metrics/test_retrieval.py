@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from reference import metrics as reference
 from saywhy.errors import UserError
 from saywhy.metrics import retrieval as module
-from saywhy.metrics.retrieval import image_ranks, retrieval, unit_vectors
+from saywhy.metrics.retrieval import EmbedOnce, image_ranks, retrieval, unit_vectors
 
 
 def random_embeddings(*shape: int, seed: int = 0) -> np.ndarray:
@@ -103,3 +104,33 @@ def test_captions_of_images_that_do_not_exist_are_refused(image_of: list[int]) -
 
 def test_unit_vectors_have_length_one() -> None:
     assert np.linalg.norm(unit_vectors(random_embeddings(9, 5)), axis=1) == pytest.approx(np.ones(9))
+
+
+class CountingModel:
+    """Embeds a text or path by its length, and records what it was asked for."""
+
+    name, encoder = "counting", "none"
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.images: list[Path] = []
+
+    def embed_texts(self, texts):
+        self.texts += texts
+        return np.array([[len(text), 1.0] for text in texts])
+
+    def embed_images(self, images, progress=lambda done, total: None):
+        self.images += images
+        return np.array([[len(str(path)), 2.0] for path in images])
+
+
+def test_embed_once_asks_for_each_text_and_image_once_and_keeps_their_order():
+    model = CountingModel()
+    once, plain = EmbedOnce(model), CountingModel()
+    for texts in (["a", "dog", "a"], ["dogs", "dog"]):
+        np.testing.assert_array_equal(once.embed_texts(texts), plain.embed_texts(texts))
+    for images in ([Path("x"), Path("yy")], [Path("yy"), Path("x")]):
+        np.testing.assert_array_equal(once.embed_images(images), plain.embed_images(images))
+    assert model.texts == ["a", "dog", "dogs"]
+    assert model.images == [Path("x"), Path("yy")]
+    assert (once.name, once.encoder) == ("counting", "none")

@@ -18,18 +18,22 @@ def setting(kind: str, gamma: float, cider: float, **more: Any) -> dict[str, Any
     return {"kind": kind, "guidance": gamma, "scores": scores, **more}
 
 
+def judge(recall: float) -> dict[str, Any]:
+    captions, human = {"recall_at_1": recall}, {"recall_at_1": 41.0}
+    return {"judge": "judge", "encoder": "resnet50", "captions": captions, "human": human}
+
+
 def sweep(**changes: Any) -> dict[str, Any]:
     shares = {"image_share": {"mean": 0.557}}
     chair = {"hallucination": {"chair": {"sentence": {"percent": 12.5}, "instance": {"percent": 8.6}}}}
     settings = [
-        setting("classifier-free", 1, 120, **shares, **chair, retrieval={"recall_at_1": 20.0}),
-        setting("classifier-free", 2, 80.5, retrieval={"recall_at_1": 35.0}),
+        setting("classifier-free", 1, 120, **shares, **chair, judge=judge(20.0)),
+        setting("classifier-free", 2, 80.5, judge=judge(35.0)),
         setting("mutual information", 2, 90, lm="lm-lstm"),
         setting("language model", 1, 100, lm="lm-lstm", lm_weight=[5, 2.5]),
     ]
     fields = {"model": "m", "data": "coco", "split": "test", "images": 10, "decoding": "beam3", "settings": settings}
-    people = {"references": {"retrieval": {"recall_at_1": 41.0}}, "retrieval": {"name": "judge-resnet50"}}
-    return {"sweep": "guidance", **fields, **people, **changes}
+    return {"sweep": "guidance", **fields, **changes}
 
 
 @pytest.fixture
@@ -55,7 +59,7 @@ def test_a_row_is_a_setting_and_columns_without_values_are_left_out(results: Pat
     assert table.rows[0][1:] == ("30.0", "55.0", "120.0", "20.0", "12.5", "8.6", "55.7")
     assert table.rows[1][1:] == ("30.0", "55.0", "80.5", "35.0", "–", "–", "–")
     assert table.rows[-1][1:] == ("–", "–", "–", "41.0", "–", "–", "–")
-    assert "Retrieval by judge-resnet50." in table.caption
+    assert "Retrieval by judge over resnet50." in table.caption
 
 
 def test_the_page_has_the_table_and_its_plot(results: Path) -> None:
@@ -83,9 +87,10 @@ def test_a_sweep_without_retrieval_is_plotted_over_unique_captions(tmp_path: Pat
         setting("classifier-free", gamma, 100 - gamma, diversity={"unique_captions": {"percent": 50 + gamma}})
         for gamma in (1, 2)
     ]
-    (folder / "a.json").write_text(json.dumps(sweep(settings=rows, references={}, retrieval={})))
+    (folder / "a.json").write_text(json.dumps(sweep(settings=rows)))
     (one,) = read_sweeps(tmp_path)
     assert sweep_plot(one)
+    assert (one.retrieval, one.people) == ("", {})
     assert "unique" in sweep_table(one).head
 
 
@@ -103,3 +108,16 @@ def test_a_damaged_file_is_one_line(tmp_path: Path, content: dict[str, Any], pro
     (folder / "a.json").write_text(json.dumps(sweep(**content)))
     with pytest.raises(UserError, match=problem):
         read_sweeps(tmp_path)
+
+
+def test_without_a_judge_retrieval_is_by_clip(tmp_path: Path) -> None:
+    folder = tmp_path / "guidance"
+    folder.mkdir()
+    clip = {"model": "tiny-clip", "clip_score": 0.7512, "retrieval": {"recall_at_1": 12.5}}
+    (folder / "a.json").write_text(json.dumps(sweep(settings=[setting("classifier-free", 1, 100, clip=clip)])))
+    (one,) = read_sweeps(tmp_path)
+    table = sweep_table(one)
+    assert one.retrieval == "tiny-clip"
+    assert [row[0] for row in table.rows] == ["γ = 1"]
+    assert dict(zip(table.head, table.rows[0], strict=True))["CLIPScore"] == "0.751"
+    assert dict(zip(table.head, table.rows[0], strict=True))["R@1"] == "12.5"

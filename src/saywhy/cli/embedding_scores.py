@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from saywhy.cli.common import output_console, plain_table, progress_of
@@ -62,6 +62,12 @@ class EmbeddingScorer:
             bert=None if bert is None else load_bert(bert, place),
             measure_diversity=diversity,
         )
+
+    def once(self) -> EmbeddingScorer:
+        """The same for many sets of captions of the same images: CLIP embeds each image and reference once."""
+        from saywhy.metrics.retrieval import EmbedOnce
+
+        return self if self.clip is None else replace(self, clip=EmbedOnce(self.clip))
 
     def score(self, data: Dataset, words: Mapping[str, Sequence[str]]) -> EmbeddingScores:
         """Score the captions, which are those of the images that could be read."""

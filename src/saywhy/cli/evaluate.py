@@ -26,20 +26,24 @@ from saywhy.cli.common import (
 )
 from saywhy.cli.options import (
     FLAG,
+    METRICS,
     OUTPUT,
     Attention,
     BatchSize,
     Beam,
+    Clip,
     Data,
     Device,
     Guidance,
     ImageFolder,
     Json,
+    JudgeFolder,
     LanguageModel,
     LanguageModelPrompt,
     LanguageModelWeight,
     LengthPenalty,
     Model,
+    NoMeteor,
     Plugins,
     Reader,
     Regions,
@@ -68,7 +72,6 @@ EPILOG = examples(
     "saywhy evaluate --data flickr8k --captions mine.jsonl --rescore soft.json",
 )
 ORACLE = "oracle regions, drawn by annotators for these very captions: not the scores of a captioner on unseen images"
-METRICS = "Metrics"
 
 
 def evaluate(
@@ -86,10 +89,7 @@ def evaluate(
             help="Score these captions instead of a model's: JSON lines from caption --json, or COCO's results JSON.",
         ),
     ] = None,
-    no_meteor: Annotated[
-        bool,
-        typer.Option("--no-meteor", metavar=FLAG, help="Skip METEOR, which needs Java.", rich_help_panel=METRICS),
-    ] = False,
+    no_meteor: NoMeteor = False,
     spice: Annotated[
         bool,
         typer.Option(
@@ -120,26 +120,8 @@ def evaluate(
             rich_help_panel=METRICS,
         ),
     ] = False,
-    clip: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CLIP",
-            help="Add CLIPScore, RefCLIPScore and the share of captions that find their image in the split (R@1, 5, "
-            "10), by this CLIP model: a folder or hf:NAME of Hugging Face, or open_clip:ARCH/PRETRAINED.",
-            show_default=False,
-            rich_help_panel=METRICS,
-        ),
-    ] = None,
-    judge: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Add a judge's recall, the share of captions that find their image, beside that of human captions; "
-            "see saywhy train-judge.",
-            show_default=False,
-            rich_help_panel=METRICS,
-        ),
-    ] = None,
+    clip: Clip = None,
+    judge: JudgeFolder = None,
     bert_score: Annotated[
         str | None,
         typer.Option(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from saywhy.cli.common import output_console, plain_table, printable, progress_of
 from saywhy.errors import UserError
@@ -59,6 +59,12 @@ class JudgeScorer:
         if len(data) < 2:
             raise UserError(f"--judge ranks images, and {data.root} has {len(data)}: give at least two")
         return cls(data, Judge.load(folder, choose_device(device), batch_size, workers))
+
+    def once(self) -> JudgeScorer:
+        """The same for many sets of captions of the same images: each image and reference is embedded once."""
+        from saywhy.metrics.retrieval import EmbedOnce
+
+        return self if self.judge is None else replace(self, judge=cast("Judge", EmbedOnce(self.judge)))
 
     def require_other_encoder(self, model: str | None) -> None:
         """Raise a `UserError` where the captioner has the judge's image network: they would share its mistakes."""

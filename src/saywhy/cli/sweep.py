@@ -25,18 +25,20 @@ from saywhy.cli.common import (
     warn_if_guidance_is_untrained,
 )
 from saywhy.cli.options import (
-    FLAG,
     OUTPUT,
     BatchSize,
     Beam,
+    Clip,
     Data,
     Device,
     ImageFolder,
     Json,
+    JudgeFolder,
     LanguageModel,
     LanguageModelPrompt,
     LengthPenalty,
     Model,
+    NoMeteor,
     Reader,
     Split,
     Style,
@@ -48,13 +50,15 @@ from saywhy.errors import UserError
 if TYPE_CHECKING:
     from saywhy.audits.context import AuditContext
     from saywhy.audits.guidance_sweep import SweptCaptions
+    from saywhy.cli.embedding_scores import EmbeddingScorer
+    from saywhy.cli.judge_scores import JudgeScorer
     from saywhy.cli.object_scores import ObjectScorer
     from saywhy.data.datasets import Dataset
     from saywhy.decoding import Decoding
 
 GAMMAS = "1,1.2,1.5,2,3,4"
 EPILOG = examples(
-    "saywhy sweep guidance --data coco --out sweep",
+    "saywhy sweep guidance --data coco --judge runs/judge --out sweep",
     "saywhy sweep guidance --data flickr8k --style flickr8k --gamma 1,1.5,2 --limit 200 --out sweep",
     "saywhy sweep guidance --data coco --lm runs/lm-lstm --lm-weight 5,2.5 --out sweep",
 )
@@ -99,9 +103,9 @@ def guidance(
     explain: Annotated[
         int, typer.Option(metavar="N", min=0, help="Images whose captions are explained, for the image's share.")
     ] = 500,
-    no_meteor: Annotated[
-        bool, typer.Option("--no-meteor", metavar=FLAG, help="Skip METEOR, which needs Java.")
-    ] = False,
+    no_meteor: NoMeteor = False,
+    clip: Clip = None,
+    judge: JudgeFolder = None,
     as_json: Json = False,
     cache: Annotated[
         Path | None,
@@ -131,6 +135,8 @@ def guidance(
 
     from saywhy.audits.context import AuditContext
     from saywhy.audits.guidance_sweep import settings_of, sweep
+    from saywhy.cli.embedding_scores import EmbeddingScorer
+    from saywhy.cli.judge_scores import JudgeScorer
     from saywhy.cli.object_scores import ObjectScorer
     from saywhy.data.datasets import read, split_name
     from saywhy.data.phrases import find_phrases
@@ -140,6 +146,10 @@ def guidance(
     whole = dataset.split(split_name(split))
     images = whole.evenly_spaced(limit)
     objects = ObjectScorer.read(dataset, images, False, find_phrases(images.root) is not None)
+    judge_scorer = JudgeScorer.read(judge, images, device, batch_size, workers)
+    if judge:
+        judge_scorer.require_other_encoder(model)
+    scorers = (objects, EmbeddingScorer.load(clip, None, True, device).once(), judge_scorer.once())
     loaded = load(model, device)
     changes = {"beam": beam, "length_penalty": length_penalty, "style": style}
     loaded.decoding = loaded.decoding_with(**{name: value for name, value in changes.items() if value is not None})
@@ -152,7 +162,7 @@ def guidance(
     with progress_of_stages() as report:
         context.on_progress = lambda event: report(event.stage, event.done, event.total, event.finished)
         swept = sweep(context, settings, explain)
-    result = SweepScores(context, images, objects, not no_meteor).as_dict(swept)
+    result = SweepScores(context, images, scorers, not no_meteor).as_dict(swept)
     path = _write(out, result, swept)
     if as_json:
         typer.echo(json_line(result))
@@ -198,13 +208,13 @@ class SweepScores:
     Attributes:
         context: the model and how it was run.
         images: the images that were to be captioned, with their references.
-        objects: scores hallucination, if the data set has boxes.
+        scorers: of hallucination, if the data set has boxes, of diversity, and by the models that the user named.
         meteor: whether to compute METEOR.
     """
 
     context: AuditContext
     images: Dataset
-    objects: ObjectScorer
+    scorers: tuple[ObjectScorer, EmbeddingScorer, JudgeScorer]
     meteor: bool
 
     def as_dict(self, swept: Sequence[SweptCaptions]) -> dict[str, Any]:
@@ -244,7 +254,13 @@ class SweepScores:
         ).as_dict()
         for note in scores.pop("notes"):
             print_error(note)
-        return {"scores": scores, **self.objects.score(captions.words).as_dict()}
+        objects, embeddings, judge = self.scorers
+        others = (
+            objects.score(captions.words),
+            embeddings.score(self.images, captions.words),
+            judge.score(captions.words),
+        )
+        return {"scores": scores, **{name: fields for part in others for name, fields in part.as_dict().items()}}
 
 
 def _write(out: Path, result: dict[str, Any], swept: Sequence[SweptCaptions]) -> Path:

@@ -49,6 +49,35 @@ class EmbeddingModel(Protocol):
         """Unit vectors (N, D) of image files, in their order; raises `UnreadableImage` for a file that is none."""
 
 
+class EmbedOnce:
+    """An `EmbeddingModel` that embeds each text and each image once, for many sets of captions of the same images.
+
+    All other attributes are those of the model.
+    """
+
+    def __init__(self, model: EmbeddingModel) -> None:
+        self.model = model
+        self._texts: dict[str, Floats] = {}
+        self._images: dict[Path, Floats] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def embed_texts(self, texts: Sequence[str]) -> Embeddings:
+        """Unit vectors (N, D) of texts, in their order."""
+        new = [text for text in dict.fromkeys(texts) if text not in self._texts]
+        if new:
+            self._texts.update(zip(new, self.model.embed_texts(new), strict=True))
+        return np.stack([self._texts[text] for text in texts])
+
+    def embed_images(self, images: Sequence[Path], progress: Progress = lambda done, total: None) -> Embeddings:
+        """Unit vectors (N, D) of image files, in their order."""
+        new = [path for path in dict.fromkeys(images) if path not in self._images]
+        if new:
+            self._images.update(zip(new, self.model.embed_images(new, progress), strict=True))
+        return np.stack([self._images[path] for path in images])
+
+
 @dataclass(frozen=True)
 class Retrieval:
     """How well captions find their images.

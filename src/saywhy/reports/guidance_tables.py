@@ -112,13 +112,26 @@ def _image_share(fields: Fields) -> Number:
     return None if mean is None else 100 * mean
 
 
+def _recall(name: str) -> Callable[[Fields], Number]:
+    """By the judge, or by CLIP where there is no judge."""
+
+    def read(fields: Fields) -> Number:
+        by_judge = fields.optional_child("judge").optional_child("captions").get(name, float)
+        return (
+            fields.optional_child("clip").optional_child("retrieval").get(name, float) if by_judge is None else by_judge
+        )
+
+    return read
+
+
 RECALL = {"R@1": "recall_at_1", "R@5": "recall_at_5", "R@10": "recall_at_10"}
 COLUMNS: dict[str, Callable[[Fields], Number]] = {
     "BLEU-4": _bleu4,
     "METEOR": _path("scores", "meteor"),
     "ROUGE-L": _path("scores", "rouge_l"),
     "CIDEr": _path("scores", "cider"),
-    **{title: _path("retrieval", name) for title, name in RECALL.items()},
+    **{title: _recall(name) for title, name in RECALL.items()},
+    "CLIPScore": _path("clip", "clip_score"),
     "words": _path("diversity", "mean_length"),
     "unique": _path("diversity", "unique_captions", "percent"),
     "mAP": _path("hallucination", "frequent_words", "map"),
@@ -126,6 +139,9 @@ COLUMNS: dict[str, Callable[[Fields], Number]] = {
     "CHAIR-i": _share("instance"),
     "image share": _image_share,
 }
+
+
+DIGITS = {"CLIPScore": 3}
 
 
 def read_sweeps(folder: Path) -> list[GuidanceSweep]:
@@ -137,7 +153,10 @@ def read_sweeps(folder: Path) -> list[GuidanceSweep]:
 def read_sweep(path: Path) -> GuidanceSweep:
     """One file of `saywhy sweep guidance`."""
     fields = Fields(read_json(path), path)
-    people = fields.optional_child("references")
+    settings = fields.children("settings")
+    judges = [setting.child("judge") for setting in settings if "judge" in setting]
+    clips = [setting.child("clip") for setting in settings if "clip" in setting]
+    human = {title: judges[0].child("human").get(name, float) for title, name in RECALL.items()} if judges else {}
     return GuidanceSweep(
         path=path,
         model=fields.require("model", str),
@@ -146,10 +165,16 @@ def read_sweep(path: Path) -> GuidanceSweep:
         images=fields.require("images", int),
         explained=fields.get("explained_images", int) or 0,
         decoding=fields.require("decoding", str),
-        retrieval=fields.optional_child("retrieval").get("name", str) or "",
-        people={title: people.optional_child("retrieval").get(name, float) for title, name in RECALL.items()},
-        settings=[_setting(setting) for setting in fields.children("settings")],
+        retrieval=_judge_name(judges, clips),
+        people=human,
+        settings=[_setting(setting) for setting in settings],
     )
+
+
+def _judge_name(judges: Sequence[Fields], clips: Sequence[Fields]) -> str:
+    if judges:
+        return f"{judges[0].require('judge', str)} over {judges[0].require('encoder', str)}"
+    return clips[0].require("model", str) if clips else ""
 
 
 def _setting(fields: Fields) -> SweptSetting:
@@ -181,7 +206,8 @@ def sweep_table(sweep: GuidanceSweep) -> Table:
     """One row per setting, in the order of the sweep."""
     used = [title for title in COLUMNS if any(setting.values[title] is not None for setting in sweep.settings)]
     rows: list[tuple[object, ...]] = [
-        (_row_name(setting), *(decimal(setting.values[title], 1) for title in used)) for setting in sweep.settings
+        (_row_name(setting), *(decimal(setting.values[title], DIGITS.get(title, 1)) for title in used))
+        for setting in sweep.settings
     ]
     if any(value is not None for value in sweep.people.values()):
         rows.append(("reference captions", *(decimal(sweep.people.get(title), 1) for title in used)))
