@@ -12,7 +12,7 @@ ORDER = [
     *("data", "viz", "encoders", "captioners", "language_models", "decoding", "metrics", "explain", "hallucination"),
     *("inference", "judges", "training", "audits", "reports", "cli"),
 ]
-ROOT = {"errors", "files", "registry", "provenance", "cache"}
+ROOT = {"errors", "files", "registry", "provenance", "cache", "pretrained"}
 MODULES = {
     ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(SOURCE.rglob("*.py"))

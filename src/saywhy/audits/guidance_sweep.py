@@ -24,7 +24,7 @@ from saywhy.decoding.config import Decoding, decode
 from saywhy.explain.methods import attribute
 from saywhy.explain.passes import Targets
 from saywhy.inference.batches import ImageBatch
-from saywhy.language_models.load_scorer import HUB
+from saywhy.pretrained import HUB
 
 CLASSIFIER_FREE, MUTUAL_INFORMATION, LANGUAGE_MODEL = "classifier-free", "mutual information", "language model"
 

@@ -13,8 +13,7 @@ from saywhy.errors import UserError
 from saywhy.files import read_json, read_text
 from saywhy.language_models.language_model_folder import load
 from saywhy.language_models.word_scorer import VocabularyScorer, WordScorer
-
-HUB = "hf:"
+from saywhy.pretrained import HUB
 
 
 def load_scorer(

@@ -15,8 +15,8 @@ import torch
 
 from saywhy.errors import UserError
 from saywhy.metrics.bert_score import Tokens
-from saywhy.metrics.pretrained import import_transformers, load_part, load_weights, short_name, unusable
 from saywhy.metrics.retrieval import Embeddings
+from saywhy.pretrained import import_transformers, load_part, load_weights, short_name, unusable
 
 LAYERS = {
     **{"bert-base-uncased": 9, "bert-large-uncased": 18, "bert-base-multilingual-cased": 9},

@@ -23,8 +23,8 @@ from torch import Tensor
 from saywhy.data.images import open_image
 from saywhy.errors import UserError
 from saywhy.metrics.base import Floats
-from saywhy.metrics.pretrained import import_transformers, load_part, load_weights, quiet, short_name, unusable
 from saywhy.metrics.retrieval import Progress, unit_vectors
+from saywhy.pretrained import import_transformers, load_part, load_weights, quiet, short_name, unusable
 
 OPEN_CLIP = "open_clip:"
 _SCHEMES = ("hf-hub:", "local-dir:")

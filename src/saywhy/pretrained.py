@@ -1,4 +1,4 @@
-"""Models of Hugging Face transformers that a user names to score captions: a folder, or hf:NAME.
+"""Models of Hugging Face transformers that a user names: a folder, or hf:NAME.
 
 Weights are read from safetensors only: nothing is unpickled, and no code of a model is run.
 """
