@@ -5,9 +5,10 @@ Weights are read from safetensors only: nothing is unpickled, and no code of a m
 
 from __future__ import annotations
 
+import io
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -48,27 +49,22 @@ def import_transformers(what: str) -> ModuleType:
 
 
 @contextmanager
-def quiet(transformers: ModuleType | None = None) -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """No log lines and progress bars while a model is loaded: errors are one line, and what is missing is checked."""
-    bars: Any = transformers.utils.logging if transformers else None
-    shown = bars is not None and bars.is_progress_bar_enabled()
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
-    if shown:
-        bars.disable_progress_bar()
     try:
-        yield
+        with redirect_stderr(io.StringIO()):
+            yield
     finally:
         logging.disable(before)
-        if shown:
-            bars.enable_progress_bar()
 
 
 def load_part(cls: Any, location: str, what: str, **options: Any) -> Any:
     """A configuration, tokenizer or image processor; `what` is the model, for the error message."""
     place = source(location, what)
     try:
-        with quiet(import_transformers(what)):
+        with quiet():
             return cls.from_pretrained(place, trust_remote_code=False, **options)
     except Exception as error:  # loaders raise exceptions of any type for broken files
         raise unusable(location, what, error) from None

@@ -279,7 +279,7 @@ def load_huggingface(location: str, device: torch.device | str = "cpu") -> tuple
     dtype = torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32
     safe = {} if options else {"use_safetensors": True}
     try:
-        with quiet(transformers):
+        with quiet():
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **options)
             model = transformers.AutoModelForCausalLM.from_pretrained(
                 folder, trust_remote_code=False, dtype=dtype, attn_implementation="sdpa", **safe, **options
