@@ -19,7 +19,7 @@ import torch
 import saywhy
 from saywhy.data.datasets import read
 from saywhy.explain import WordExplanation
-from saywhy.explain.lrp_rules import DEFAULT
+from saywhy.explain.composites import DEFAULT
 
 BOUNDS = {"float32": 1e-3, "float64": 1e-9}
 

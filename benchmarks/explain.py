@@ -28,7 +28,7 @@ import torch
 import saywhy
 from saywhy.data.images import open_image
 from saywhy.explain import METHODS
-from saywhy.explain.lrp_rules import DEFAULT, composite
+from saywhy.explain.composites import DEFAULT, composite
 from saywhy.explain.passes import Targets, run_lrp
 from saywhy.inference.model import Model
 

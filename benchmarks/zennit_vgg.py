@@ -25,8 +25,8 @@ from zennit.composites import LayerMapComposite
 from zennit.rules import Pass, ZPlus
 
 import saywhy.encoders
+from saywhy.explain.composites import composite
 from saywhy.explain.lrp import LRPMode
-from saywhy.explain.lrp_rules import composite
 
 WORDS = 10
 

@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import tiny
 from saywhy import encoders
 from saywhy.captioners import Captioner
+from saywhy.explain.composites import Composite
 from saywhy.explain.lrp import LRPMode, PixelInput
-from saywhy.explain.lrp_rules import Composite
 from saywhy.explain.passes import Forward, Relevance, Targets, run_lrp
 
 DOUBLE = torch.float64

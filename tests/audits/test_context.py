@@ -16,7 +16,7 @@ from saywhy.audits.evidence import EvidenceSet
 from saywhy.data.object_words import ObjectWords
 from saywhy.decoding import Decoding
 from saywhy.errors import UserError
-from saywhy.explain.lrp_rules import composite
+from saywhy.explain.composites import composite
 from saywhy.inference.model import load
 
 ARRAYS = {"maps": np.ones((3, 3))}

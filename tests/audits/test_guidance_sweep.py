@@ -49,7 +49,7 @@ def test_the_image_share_is_that_of_the_explanation_of_the_caption(guided, setti
         for name, share in captions.image_share.items():
             image = next(image for image in guided.data.images if image.name == name)
             caption = " ".join(captions.words[name])
-            explanation = guided.model.explain(image.path, caption=caption, methods=("lrp",))
+            explanation = guided.model.explain(image.path, caption=caption, methods=("lrp",), composite="epsilon-plus")
             expected = [word.budget.image_share for word in explanation.words]
             np.testing.assert_allclose(share, expected, atol=1e-4)
 

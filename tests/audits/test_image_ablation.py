@@ -15,13 +15,13 @@ from saywhy.audits import image_ablation
 from saywhy.audits.context import AuditContext
 from saywhy.audits.evidence import EvidenceSet, ImageEvidence
 from saywhy.audits.image_ablation import FRACTIONS, RANKINGS, ImageAblation, patch_relevance
-from saywhy.audits.patches import MEAN
 from saywhy.audits.statistics import random_for
 from saywhy.data.datasets import CaptionedImage
 from saywhy.data.images import open_image
 from saywhy.data.preprocess import Preprocessing
 from saywhy.data.tokenizer import START, UNK
 from saywhy.explain.methods import METHODS
+from saywhy.explain.occlusion import MEAN
 
 run = ImageAblation().run
 

@@ -8,7 +8,8 @@ import torch
 
 import tiny
 from reference import audits as reference
-from saywhy.audits.patches import MEAN, PATCH, mask_patches, patch_masks, patch_sums, select_highest
+from saywhy.audits.patches import PATCH, mask_patches, patch_masks, patch_sums, select_highest
+from saywhy.explain.occlusion import MEAN
 
 
 @pytest.mark.parametrize(("side", "patch"), [(16, 8), (20, 8), (7, 3), (5, 8), (6, 1)])

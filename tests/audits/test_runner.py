@@ -21,7 +21,7 @@ from saywhy.data.object_words import ObjectWords
 from saywhy.data.region_files import find_regions
 from saywhy.data.regions import RegionSettings
 from saywhy.errors import UserError
-from saywhy.explain.lrp_rules import composite
+from saywhy.explain.composites import composite
 from saywhy.hallucination import fitting
 from saywhy.registry import import_plugin
 from saywhy.reports.audit_pages import write_pages

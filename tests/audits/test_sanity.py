@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import warnings
 from copy import deepcopy
@@ -17,7 +18,15 @@ from reference import audits as reference
 from saywhy import encoders
 from saywhy.audits import sanity
 from saywhy.audits.evidence import EvidenceSet, ImageEvidence
-from saywhy.audits.sanity import PARTS, SHIFT, Sanity, map_strength, randomisation_stages, shift_input, shuffle_weights
+from saywhy.audits.sanity import (
+    PARTS,
+    SHIFT,
+    Sanity,
+    patch_relevance,
+    randomisation_stages,
+    shift_input,
+    shuffle_weights,
+)
 from saywhy.captioners import Captioner
 from saywhy.explain import passes
 from saywhy.explain.methods import METHODS
@@ -132,21 +141,27 @@ def test_a_constant_shift_changes_gradient_times_input_and_randomisation_changes
 def test_similarities_of_words_and_methods_equal_slow_rank_correlations(body, soft):
     words, methods = [], []
     for image in soft.images:
-        strength = map_strength(soft.load(image)).tolist()  # (J, M, P)
+        strength = np.abs(patch_relevance(soft.load(image))).tolist()  # (J, M, P)
         for i in range(len(strength)):
             methods.append(reference.rank_correlation(strength[i][0], strength[i][1]))
             for j in range(i + 1, len(strength)):
                 words.append(reference.rank_correlation(strength[i][0], strength[j][0]))
     assert body["two_words"]["lrp"]["value"] == pytest.approx(np.nanmean(words), abs=1e-6)
+    positive = []
+    for image in soft.images:
+        parts = np.maximum(patch_relevance(soft.load(image)), 0).tolist()
+        pairs = itertools.combinations(parts, 2)
+        positive += [reference.rank_correlation(one[0], other[0]) for one, other in pairs]
+    assert body["two_words_positive"]["lrp"]["value"] == pytest.approx(np.nanmean(positive), abs=1e-6)
     assert body["agreement"]["lrp"]["gradcam"] == pytest.approx(np.nanmean(methods), abs=1e-5)
     assert body["agreement"]["gradcam"]["lrp"] == body["agreement"]["lrp"]["gradcam"]
     assert {body["agreement"][method][method] for method in METHODS} == {1.0}
 
 
-def test_the_strength_of_a_patch_is_the_absolute_value_of_its_sum(soft):
+def test_the_relevance_of_a_patch_is_its_sum(soft):
     caption = soft.load(soft.images[0])
-    expected = np.abs(reference.patch_sums(caption.maps["lrp"][1].astype(float).tolist(), 8))
-    np.testing.assert_allclose(map_strength(caption)[1, 0], expected, rtol=1e-4, atol=1e-7)
+    expected = reference.patch_sums(caption.maps["lrp"][1].astype(float).tolist(), 8)
+    np.testing.assert_allclose(patch_relevance(caption)[1, 0], expected, rtol=1e-4, atol=1e-7)
 
 
 class BlankGradCAM(EvidenceSet):

@@ -13,7 +13,7 @@ from saywhy.captioners.mh_fc import MHFCState
 from saywhy.data.tokenizer import START
 from saywhy.encoders.base import Features
 from saywhy.errors import UserError
-from saywhy.explain.lrp_rules import Composite
+from saywhy.explain.composites import Composite
 from saywhy.explain.passes import Relevance
 from tracing import assert_close, inputs, make_targets, relevance_of
 

@@ -99,9 +99,9 @@ def test_written_explanation_conserves_relevance(shipped: Shipped) -> None:
     assert {"image", "caption", "model"} <= set(saved)
     assert (saved["model"], saved["methods"]) == (SHIPPED, ["lrp", "attention"])
     for word in saved["words"]:
-        assert {"word", "logit", "probability", "budget", "earlier_words"} <= set(word)
+        assert {"word", "logit", "score", "probability", "budget", "earlier_words"} <= set(word)
         assert list(word["budget"]) == ["image", "earlier_words", "initial_state", "absorbed"]
-        assert sum(word["budget"].values()) == pytest.approx(word["logit"], abs=1e-3 * max(1, abs(word["logit"])))
+        assert sum(word["budget"].values()) == pytest.approx(word["score"], abs=1e-3 * max(1, abs(word["score"])))
     assert loaded.as_dict() == saved
     with Image.open(shipped.image) as image:
         assert loaded.map(1).shape == (image.height, image.width)
@@ -224,9 +224,13 @@ def test_one_word_is_explained_or_another_at_its_position(
 @pytest.mark.parametrize(
     ("options", "name"),
     [
-        ([], "epsilon-plus"),
+        ([], "by-stride"),
+        (["--score", "logit", "--map", "seen"], "by-stride, score logit, map seen"),
+        (["--composite", "paper", "--map", "features"], "paper, map features"),
+        (["--map", "apart", "--word", "word1"], "by-stride, map apart"),
+        (["--map", "centred", "--position", "1"], "by-stride, map centred"),
         (["--composite", "alpha2-beta1"], "alpha2-beta1"),
-        (["--epsilon", "0.1", "--relative-epsilon"], "epsilon-plus, ε 0.1 relative"),
+        (["--epsilon", "0.1", "--relative-epsilon"], "by-stride, ε 0.1 relative"),
         (["--composite", "paper", "--epsilon", "0"], "paper, ε 0"),
         (["--composite", "paper", "--epsilon", "0.01"], "paper"),
     ],
@@ -238,15 +242,15 @@ def test_composite_and_epsilon_are_recorded(
     assert (result.code, json.loads(result.out)["composite"]) == (0, name)
 
 
-def test_epsilon_changes_the_budget_and_not_the_logit(run, model, photos, tmp_path: Path) -> None:
+def test_epsilon_changes_the_budget_and_not_the_score(run, model, photos, tmp_path: Path) -> None:
     def first_word(*options: str) -> dict[str, Any]:
         arguments = ("--model", model, "--out", tmp_path, "--json", *FAST, *options)
         return json.loads(run("explain", photos[0], *arguments).out)["words"][0]
 
     small, large = first_word(), first_word("--epsilon", "10")
-    assert large["logit"] == small["logit"]
+    assert large["score"] == small["score"]
     assert large["budget"] != small["budget"]
-    assert sum(large["budget"].values()) == pytest.approx(large["logit"], abs=1e-3)
+    assert sum(large["budget"].values()) == pytest.approx(large["score"], abs=1e-3)
 
 
 def test_explained_caption_is_that_of_caption(run, model: Path, photos: list[Path], tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_explaining_needs_regions_of_every_image(run, region_model, photos, tmp_
     for name in "012":
         explanation = Explanation.load(tmp_path / "why" / name)
         assert explanation.boxes is not None
-        assert all(word.budget.total == pytest.approx(word.logit, abs=1e-3) for word in explanation.words)
+        assert all(word.budget.total == pytest.approx(word.score, abs=1e-3) for word in explanation.words)
 
 
 def test_image_without_regions_is_named_before_the_first_caption(run, region_model, photos, tmp_path):

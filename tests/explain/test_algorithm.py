@@ -14,7 +14,7 @@ import tiny
 from reference import lrp as reference
 from saywhy.captioners import Captioner
 from saywhy.data.tokenizer import PAD
-from saywhy.explain.lrp_rules import Composite
+from saywhy.explain.composites import Composite
 from saywhy.explain.passes import Forward, Relevance
 from tracing import assert_close, inputs, make_targets, relevance_of
 

@@ -19,8 +19,8 @@ from saywhy import encoders
 from saywhy.captioners import Captioner, build
 from saywhy.data.tokenizer import PAD
 from saywhy.encoders.base import Features
+from saywhy.explain.composites import Composite
 from saywhy.explain.lrp import LRPMode
-from saywhy.explain.lrp_rules import Composite
 from saywhy.explain.methods import METHODS, attribute, grad_cam
 from saywhy.explain.passes import run_gradients
 from saywhy.explain.tracing import GradientMode, GuidedMode, TracingMode, current

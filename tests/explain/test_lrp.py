@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from saywhy.errors import UserError
-from saywhy.explain.lrp_rules import Composite
+from saywhy.explain.composites import Composite
 from tracing import DOUBLE, Propagation, assert_close, propagate, randn
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -13,12 +13,12 @@ from torch.nn import functional as F
 from torchvision.models.resnet import BasicBlock, Bottleneck
 from zennit import rules as zennit
 from zennit.canonizers import CompositeCanonizer, SequentialMergeBatchNorm
-from zennit.composites import LayerMapComposite, SpecialFirstLayerMapComposite
+from zennit.composites import LayerMapComposite, NameMapComposite, SpecialFirstLayerMapComposite
 from zennit.layer import Sum
 from zennit.torchvision import ResNetBasicBlockCanonizer, ResNetBottleneckCanonizer
 
 from reference import lrp as reference
-from saywhy.explain.lrp_rules import Composite, composites
+from saywhy.explain.composites import Composite, composites
 from tracing import DOUBLE, Propagation, assert_close, propagate, randn
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -276,6 +276,26 @@ def test_pixel_relevance_equals_zennit(net, name):
     assert_close(result.R / scale, expected / scale)
     assert result.R.std() > 1e-6
     assert_close(result.out, network(x).detach())  # zennit has removed its canonizers
+
+
+def test_rules_by_stride_equal_zennit_with_a_rule_per_layer():
+    torch.manual_seed(0)
+    network, x = with_statistics(vgg_like()), randn(2, 3, 12, 12).clamp(LOW, HIGH)
+    fine, middle = (Composite(convolution="gamma", gamma=gamma, conv_bias=True) for gamma in (1.0, 0.25))
+    rules = Composite(convolution="epsilon", first="box", by_stride=((1, fine), (2, middle)))
+    result = propagate(network, x, rules, bounds=(LOW, HIGH))
+    by_layer = [
+        (["0"], zennit.ZBox(LOW, HIGH, STABILISER)),
+        (["2"], zennit.Gamma(1.0, stabilizer=STABILISER)),
+        (["5", "7"], zennit.Gamma(0.25, stabilizer=STABILISER)),
+        (["10"], zennit.Epsilon(epsilon=0.01)),
+        ([name for name, module in network.named_children() if isinstance(module, nn.ReLU)], zennit.Pass()),
+    ]
+    pixels = x.clone().requires_grad_()
+    with NameMapComposite(by_layer).context(network) as explained:
+        (expected,) = torch.autograd.grad(explained(pixels), pixels, result.R_out)
+    scale = expected.abs().max()
+    assert_close(result.R / scale, expected / scale)
 
 
 def test_default_stabilisers_of_zennit_differ_by_less_than_1e_4():

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from reference import lrp as reference
 from saywhy.captioners.transformer import scaled_dot_product
-from saywhy.explain.lrp_rules import Composite
+from saywhy.explain.composites import Composite
 from tracing import DOUBLE, Propagation, assert_close, propagate, randn
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -74,6 +74,26 @@ def test_sum_of_two_signals_is_split_in_proportion_to_the_terms(settings):
         return rules, [*one, *other]
 
     assert_rows_equal(result, reference_row)
+
+
+def test_sum_by_magnitude_is_shared_in_proportion_to_absolute_terms():
+    x = randn(B, 2 * N)
+    x[0, N] = -x[0, 0]  # a sum of 0
+    x[1, 0] = 0
+    result = propagate(lambda x: x[:, :N] + x[:, N:], x, Composite(sums="magnitude"))
+    for row in range(B):
+        terms = x[row, :N].tolist(), x[row, N:].tolist()
+        one, other = reference.LRP().sum_by_magnitude(result.R_out[row].tolist(), *terms)
+        assert_close(result.R[row], [*one, *other])
+    assert not result.absorbed.any()
+    assert result.conservation_error < 1e-12
+
+
+@pytest.mark.parametrize("scale", [-2, 0.5])
+def test_terms_of_a_sum_by_magnitude_may_be_broadcast_and_scaled(scale):
+    x = randn(B, 2, N)
+    result = propagate(lambda x: torch.add(x, x[:, :1], alpha=scale), x, Composite(sums="magnitude"))
+    assert result.conservation_error < 1e-12
 
 
 def test_constant_term_of_a_sum_is_absorbed(settings):

@@ -18,8 +18,8 @@ from saywhy.captioners import Captioner, build, captioners
 from saywhy.data.tokenizer import PAD
 from saywhy.encoders.base import calibrate_batch_norm
 from saywhy.errors import UserError
+from saywhy.explain.composites import Composite, composites
 from saywhy.explain.explanation import Budget
-from saywhy.explain.lrp_rules import Composite, composites
 from saywhy.explain.methods import FEATURE_METHODS, METHODS, attribute
 from saywhy.explain.passes import Relevance, Targets, run_gradients
 from tracing import (
@@ -354,7 +354,7 @@ def relevance_of_ones(pixels: Tensor | None = None, **parts: Tensor) -> Relevanc
 def test_relevance_that_is_not_conserved_is_refused():
     relevance = relevance_of_ones()
     relevance.check_conservation(torch.full((1, 2), 2.0))
-    with pytest.raises(UserError, match=r"^relevance is not conserved: parts sum to 2, logit is 2.5 \(word 'dog'\)"):
+    with pytest.raises(UserError, match=r"^relevance is not conserved: parts sum to 2, score is 2.5 \(word 'dog'\)"):
         relevance.check_conservation(torch.tensor([[2.0, 2.5]]), [["a"], ["dog"]])
     with pytest.raises(UserError, match=r"parts sum to 3, relevance of the image features is 1"):
         relevance_of_ones(torch.full((1, 2, 1, 1), 3.0)).check_conservation(torch.full((1, 2), 2.0))

@@ -13,7 +13,7 @@ from saywhy.captioners.model_folder import SavedModel
 from saywhy.data.preprocess import Preprocessing
 from saywhy.data.tokenizer import MARKERS, PAD, START, Vocabulary
 from saywhy.errors import UserError
-from saywhy.explain.lrp_rules import Composite, composites
+from saywhy.explain.composites import Composite, composites
 from saywhy.explain.methods import METHODS
 from saywhy.explain.passes import Targets
 from saywhy.explain.request import ExplanationRequest, known_word, parse_caption
@@ -111,7 +111,7 @@ def test_request_is_parsed_into_words_of_the_vocabulary():
     caption = ("a", "dog", "runs")
     expected = ExplanationRequest(caption, "dogs", 2, "runs", ("lrp", "attention"), composites["paper"])
     assert request == expected
-    assert request_for() == ExplanationRequest(None, None, None, None, METHODS, composites["epsilon-plus"])
+    assert request_for() == ExplanationRequest(None, None, None, None, METHODS, composites["by-stride"])
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_every_caption_of_a_batch_has_its_own_likeliest_position(model, tmp_path
 
 
 def test_contrast_explains_the_difference_of_two_logits(model, image):
-    options = {"methods": ["lrp"], "caption": "word0 word1 word2", "position": 2}
+    options = {"methods": ["lrp"], "caption": "word0 word1 word2", "position": 2, "composite": "paper"}
     one, other, both = (
         model.explain(image, word=word, contrast=contrast, **options).words[0]
         for word, contrast in (("word1", None), ("word4", None), ("word1", "word4"))

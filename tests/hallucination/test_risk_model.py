@@ -19,7 +19,7 @@ from saywhy.data.object_words import ObjectWords
 from saywhy.data.tokenizer import END, MARKERS, START, Vocabulary
 from saywhy.encoders.base import Features
 from saywhy.errors import UserError
-from saywhy.explain.lrp_rules import composite
+from saywhy.explain.composites import composite
 from saywhy.explain.methods import Attributions, attribute
 from saywhy.explain.passes import Targets, run_lrp
 from saywhy.hallucination.risk_model import WORD_FEATURES, ObjectVocabulary, Risk, word_features

@@ -20,7 +20,7 @@ from saywhy.data.preprocess import Preprocessing
 from saywhy.decoding.config import Decoding, log_probabilities
 from saywhy.errors import UserError
 from saywhy.explain import Explanation
-from saywhy.explain.lrp_rules import composite
+from saywhy.explain.composites import composite
 from saywhy.explain.methods import attribute
 from saywhy.explain.passes import Targets
 from saywhy.explain.request import known_word
@@ -92,7 +92,7 @@ def test_an_explanation_has_the_caption_of_its_style_and_an_exact_budget(name, p
         probabilities = [word.probability for word in explanation.words]
         np.testing.assert_allclose(probabilities, np.exp(caption.logprobs), rtol=1e-3)
         for word in explanation.words:
-            assert word.budget.total == pytest.approx(word.logit, abs=1e-2 * max(1, abs(word.logit)))
+            assert word.budget.total == pytest.approx(word.score, abs=1e-2 * max(1, abs(word.score)))
         explained[style] = [word.logit for word in explanation.words]
     assert explained["coco"] != explained["flickr8k"]
 

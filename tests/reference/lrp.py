@@ -75,6 +75,12 @@ class LRP:
             self.absorbed += R[j] * e / (z[j] + e)
         return shares
 
+    def sum_by_magnitude(self, R, *terms):
+        """R of each term of z = Σ_n y_n in proportion to |y_n|; where z is 0 there is no relevance."""
+        z = plus(*terms)
+        totals = [sum(abs(y[j]) for y in terms) for j in range(len(z))]
+        return [[R[j] * abs(y[j]) / totals[j] if z[j] else 0.0 for j in range(len(z))] for y in terms]
+
     def lstm(self, R_h, R_c, cell):
         """R of x and of the previous h and c, from R of the new h and c.
 

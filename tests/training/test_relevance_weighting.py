@@ -19,8 +19,8 @@ from saywhy.data.tokenizer import MARKERS, PAD, Vocabulary
 from saywhy.decoding import Decoding, decode
 from saywhy.encoders.base import Features
 from saywhy.errors import UserError
+from saywhy.explain.composites import composite
 from saywhy.explain.lrp import LRPMode
-from saywhy.explain.lrp_rules import composite
 from saywhy.training.objectives import CaptionLoss
 from saywhy.training.recipe import from_table, read_recipe
 from saywhy.training.relevance_weighting import (

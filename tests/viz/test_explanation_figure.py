@@ -19,7 +19,13 @@ GREY = 90
 
 def word(text: str = "dog", position: int = 0, budget: Budget | None = None, **fields: Any) -> WordExplanation:
     budget = budget or Budget(3.0, 1.0, 0.5, 0.5)
-    defaults = {"caption_word": text, "contrast": None, "logit": budget.total, "probability": 0.5}
+    defaults = {
+        "caption_word": text,
+        "contrast": None,
+        "logit": budget.total,
+        "score": budget.total,
+        "probability": 0.5,
+    }
     defaults |= {"pixel_relevance": 1.0, "absorbed_by_encoder": 2.0, "earlier_words": {"lrp": [0.5] * position}}
     return WordExplanation(text, position, budget=budget, **(defaults | fields))
 

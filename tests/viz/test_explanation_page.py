@@ -27,7 +27,14 @@ MARKUP = ('<script>alert("x")</script>', "a&b", "it's", '"quoted"', "{{js}}")
 def word(text: str, position: int, **fields: Any) -> WordExplanation:
     weights = [(-1.0) ** place * (place + 1) for place in range(position)]
     budget = Budget(2.5, -1.0, 0.25, 0.5)
-    defaults = {"caption_word": text, "contrast": None, "logit": budget.total, "probability": 0.5, "beta": 0.4}
+    defaults = {
+        "caption_word": text,
+        "contrast": None,
+        "logit": budget.total,
+        "score": budget.total,
+        "probability": 0.5,
+        "beta": 0.4,
+    }
     defaults |= {"pixel_relevance": 0.1, "absorbed_by_encoder": 2.4}
     defaults |= {"earlier_words": {method: weights for method in METHODS if method != "attention"}}
     return WordExplanation(text, position, budget=budget, **(defaults | fields))

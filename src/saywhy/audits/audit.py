@@ -100,7 +100,7 @@ audits: Registry[type[Audit]] = Registry(
     builtin=[
         f"saywhy.audits.{module}"
         for module in (
-            *("image_ablation", "word_ablation", "localisation", "hallucination", "risk", "sanity"),
+            *("image_ablation", "word_ablation", "localisation", "specificity", "hallucination", "risk", "sanity"),
             "familiarity",
         )
     ],

@@ -32,7 +32,7 @@ from saywhy.data.tokenizer import PAD, tokenize
 from saywhy.decoding.config import decode, log_probabilities
 from saywhy.encoders.base import Features
 from saywhy.errors import UnreadableImage, UserError
-from saywhy.explain.lrp_rules import DEFAULT, Composite, composite
+from saywhy.explain.composites import DEFAULT, Composite, composite
 from saywhy.explain.methods import METHODS
 from saywhy.inference.batches import ImageBatch, ImageBatches, default_workers
 from saywhy.inference.model import Model

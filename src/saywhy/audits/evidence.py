@@ -17,6 +17,7 @@ from saywhy.cache import Arrays
 from saywhy.data.datasets import CaptionedImage
 from saywhy.data.object_words import Mention
 from saywhy.data.preprocess import boxes_on_image, upsample_grid
+from saywhy.explain.composites import RISK_RULES, Composite, composite
 from saywhy.explain.methods import METHODS, Attributions, attribute
 from saywhy.explain.passes import Targets
 from saywhy.inference.batches import ImageBatch
@@ -117,7 +118,7 @@ class EvidenceSet:
         return [ImageEvidence.from_arrays(self.cache.load(key, skip="map ")) for key in keys]
 
     def _compute(self, batch: ImageBatch, images: list[CaptionedImage]) -> Iterator[Arrays]:
-        evidence = decoder_evidence(self.context, batch)
+        evidence = decoder_evidence(self.context, batch, rules=self.context.composite)
         maps = self._maps(batch, evidence)
         for row in range(len(batch)):
             image_maps = {method: values[row] for method, values in maps.items()}
@@ -135,7 +136,7 @@ class EvidenceSet:
         grid = attributions.features.grid
         for method in METHODS:
             values = method_maps(attributions, method)
-            if values.ndim == 3 and grid:
+            if values.ndim == 3 and grid and method != "lrp":  # the size of LRP's map is that of the input
                 values = values.reshape(*values.shape[:2], *grid)
             else:
                 values = over_input(values, method, attributions, S)
@@ -171,23 +172,32 @@ class DecoderEvidence:
         return [np.array([mention.lemma for mention in mentions], dtype=str) for mentions in self.mentions]
 
 
-def decoder_evidence(context: AuditContext, batch: ImageBatch, methods: Sequence[str] = METHODS) -> DecoderEvidence:
-    """Caption the images of a batch, and explain every word down to the features."""
+def decoder_evidence(
+    context: AuditContext, batch: ImageBatch, methods: Sequence[str] = METHODS, rules: Composite | None = None
+) -> DecoderEvidence:
+    """Caption the images of a batch, and explain every word down to the features.
+
+    The rules of LRP are by default those of the features of the risk, which is fitted to them.
+    """
     captions = context.captions(context.encode(batch))
     mentions = [context.object_words.mentions(words) for words in captions]
     targets = Targets.of_captions(captions, None, context.model.vocabulary, context.device, style=context.style)
     attributions = attribute(
-        context.captioner, batch.pixels, batch.boxes, targets, methods, context.composite, to_pixels=False
+        context.captioner, batch.pixels, batch.boxes, targets, methods, rules or composite(RISK_RULES), to_pixels=False
     )
     return DecoderEvidence(captions, mentions, targets, attributions)
 
 
 def explain_words(
-    context: AuditContext, batch: ImageBatch, captions: Sequence[Sequence[str]], positions: Sequence[Sequence[int]]
+    context: AuditContext,
+    batch: ImageBatch,
+    captions: Sequence[Sequence[str]],
+    positions: Sequence[Sequence[int]],
+    methods: Sequence[str] = METHODS,
 ) -> Attributions:
     """Explain the words at these positions of each caption, down to the pixels and by every method."""
     targets = Targets.of_captions(captions, positions, context.model.vocabulary, context.device, style=context.style)
-    return attribute(context.captioner, batch.pixels, batch.boxes, targets, METHODS, context.composite)
+    return attribute(context.captioner, batch.pixels, batch.boxes, targets, methods, context.composite)
 
 
 def method_maps(attributions: Attributions, method: str) -> np.ndarray:

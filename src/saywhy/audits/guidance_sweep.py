@@ -4,8 +4,8 @@ Each image is encoded once and decoded with every setting. Captions, and the ima
 words, are cached per image and setting, so an interrupted sweep continues where it stopped, and another setting costs
 only its own decoding. Scores are computed from the captions each time.
 
-The image's share of a word (`Budget.image_share`) is that of the captioner without guidance, which is the model whose
-logit LRP splits: it says how much of a word that guidance chose comes from the image, not from earlier words.
+The image's share of a word (`Budget.image_share`) is that of its logit without guidance, by the rules `epsilon-plus`:
+it says how much of a word that guidance chose comes from the image, not from earlier words.
 """
 
 from __future__ import annotations
@@ -21,12 +21,16 @@ from saywhy.audits.context import AuditContext
 from saywhy.cache import Arrays, DiskCache, content_key
 from saywhy.data.datasets import CaptionedImage
 from saywhy.decoding.config import Decoding, decode
+from saywhy.explain.composites import composite
 from saywhy.explain.methods import attribute
 from saywhy.explain.passes import Targets
 from saywhy.inference.batches import ImageBatch
 from saywhy.pretrained import HUB
 
 CLASSIFIER_FREE, MUTUAL_INFORMATION, LANGUAGE_MODEL = "classifier-free", "mutual information", "language model"
+
+
+RULES = composite("epsilon-plus")
 
 
 @dataclass(frozen=True)
@@ -195,7 +199,7 @@ class _Explaining:
             texts = [caption for _, caption in part]
             targets = Targets.of_captions(texts, None, context.model.vocabulary, context.device, style=context.style)
             attributions = attribute(
-                context.captioner, chosen.pixels, chosen.boxes, targets, ("lrp",), context.composite, to_pixels=False
+                context.captioner, chosen.pixels, chosen.boxes, targets, ("lrp",), RULES, to_pixels=False
             )
             share = attributions.relevance.image_share().float().numpy()  # (K, B)
             shares.update({key: share[: len(key[1]), column] for column, key in enumerate(part)})

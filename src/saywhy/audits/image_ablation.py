@@ -22,12 +22,13 @@ import torch
 from saywhy.audits.audit import Audit, AuditResult, Plot, audits
 from saywhy.audits.context import AuditContext
 from saywhy.audits.evidence import EvidenceSet, ImageEvidence
-from saywhy.audits.patches import MEAN, PATCH, mask_patches, patch_sums, select_highest
+from saywhy.audits.patches import PATCH, mask_patches, patch_sums, select_highest
 from saywhy.audits.statistics import Bootstrap, check, means_by_name, random_for
 from saywhy.cache import Arrays
 from saywhy.data.datasets import CaptionedImage
 from saywhy.encoders.base import Features
 from saywhy.explain.methods import METHODS
+from saywhy.explain.occlusion import MEAN
 from saywhy.inference.batches import ImageBatch
 from saywhy.viz import plots
 from saywhy.viz.method_styles import METHOD_STYLES

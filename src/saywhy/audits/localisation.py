@@ -9,7 +9,9 @@ mouth". The boxes of all references are taken together. Correctness is the share
     positive = Σ_{ij ∈ boxes} max(E_ij, 0) / Σ_ij max(E_ij, 0)        negative: the same for −E
 
 The pointing game (Zhang et al. 2018, https://arxiv.org/abs/1608.00507) asks whether the highest pixel lies inside.
-`uniform` is a constant map: its share is the area of the boxes.
+`uniform` is a constant map: its share is the area of the boxes. `centre` is a Gaussian around the centre of the image,
+where photographers place objects. The maps of other object words of the caption, in the boxes of this word, are the
+baseline of the wrong word: what is inside because the map shows whatever is salient (see `specificity`).
 
 For models with several attention heads (MH-FC), each head is also explained alone; the best head (eq. 25) and the mean
 of the heads are reported beside the map of all heads.
@@ -37,6 +39,7 @@ from saywhy.inference.batches import ImageBatch
 from saywhy.viz import plots
 from saywhy.viz.method_styles import METHOD_STYLES
 from saywhy.viz.tables import (
+    DOWN,
     NEITHER,
     UP,
     Estimate,
@@ -49,8 +52,12 @@ from saywhy.viz.tables import (
     value_table,
 )
 
-MAPS = (*METHODS, "uniform")
-SCORES = ("positive", "negative", "pointing", "pointing_negative")
+MAPS = (*METHODS, "uniform", "centre")
+SCORES = ("positive", "negative", "pointing", "pointing_negative", "wrong_word")
+CENTRE_WIDTH = 0.25
+"""The standard deviation of the Gaussian `centre`, as a share of the side of the image."""
+BASELINES = ("uniform", "centre")
+COLUMNS = ("positive", "negative", "pointing", "wrong_word")
 SIZES = {"under 5 %": 0.05, "5 to 15 %": 0.15, "15 to 40 %": 0.4, "over 40 %": 1.01}
 """Classes of object sizes, and the share of the image that each ends below."""
 
@@ -63,7 +70,9 @@ class Localisation(Audit):
     description = (
         "For each object word for which people drew boxes in the image, *positive inside* is the share of a map's "
         "positive relevance inside the boxes, and *negative inside* the share of its negative relevance. *Uniform* is "
-        "a constant map: its share is the area of the boxes. If the sign of a method is meaningful, its positive "
+        "a constant map: its share is the area of the boxes; *centre* is a Gaussian around the centre of the image. "
+        "*Wrong word* is the share of the maps of the caption's other object words inside the boxes of this one: what "
+        "is above it depends on the word. If the sign of a method is meaningful, its positive "
         "share is above that of *uniform* and its negative share below. *Highest inside* is how often the map's "
         "highest pixel lies in a box (the pointing game), *lowest inside* how often its lowest pixel does. Area is "
         "the share of the image that the boxes cover. A map without positive (or negative) values has no such share "
@@ -82,7 +91,7 @@ class Localisation(Audit):
                 f"{context.phrases.path}: no phrase with boxes names an object word of the {len(evidence)} captions"
             )
         bootstrap = Bootstrap([word.image for word in words])
-        scores = np.stack([word.scores for word in words])  # (N, M, 4)
+        scores = np.stack([word.scores for word in words])  # (N, M, 5)
         kinds, sizes = [word.kind for word in words], [size_class(word.area) for word in words]
         return {
             "words": len(words),
@@ -101,6 +110,7 @@ class Localisation(Audit):
             "negative": ("negative inside", NEITHER),
             "pointing": ("highest inside", UP),
             "pointing_negative": ("lowest inside", NEITHER),
+            "wrong_word": ("wrong word", DOWN),
         }
         skipped = "".join(
             f" Not counted: {count:,} ({reason})." for reason, count in (body.get("skipped") or {}).items()
@@ -122,13 +132,13 @@ class Localisation(Audit):
 
     def summary(self, body: dict[str, Any]) -> Table:
         """The main numbers, for a terminal."""
-        head = (f"{body['words']:,} words", "positive inside", "negative inside", "highest inside")
+        head = (f"{body['words']:,} words", "positive inside", "negative inside", "highest inside", "wrong word")
         rows = [
-            (METHOD_STYLES[method].name, *(short_estimate(scores[key]) for key in ("positive", "negative", "pointing")))
+            (METHOD_STYLES[method].name, *(short_estimate(scores[key]) for key in COLUMNS))
             for method, scores in body["methods"].items()
         ]
         for method, scores in (body["heads"] or {"methods": {}})["methods"].items():
-            rows.append((f"{METHOD_STYLES[method].name}, best head", short_estimate(scores["best"]), "", ""))
+            rows.append((f"{METHOD_STYLES[method].name}, best head", short_estimate(scores["best"]), "", "", ""))
         return Table(head, rows)
 
     def plots(self, results: Sequence[AuditResult]) -> list[Plot]:
@@ -163,7 +173,7 @@ class LocatedWord:
         image: the name of its image.
         kind: the kind of object.
         area: the share of the encoder's input inside the boxes.
-        scores: of the maps of all methods and of `uniform`, (M, 4), as `SCORES`.
+        scores: of `MAPS`, (M, 5), as `SCORES`.
     """
 
     image: str
@@ -181,9 +191,29 @@ def measure(context: AuditContext, evidence: EvidenceSet) -> tuple[list[LocatedW
         skipped += len(caption.objects) - len(boxes)
         for j, (mask, kind) in boxes.items():
             maps = [caption.maps[method][j] for method in METHODS]
-            scores = map_scores(np.stack([*maps, np.ones_like(maps[0])]), mask)
+            scores = map_scores(np.stack([*maps, np.ones_like(maps[0]), centre_map(len(mask))]), mask)
+            scores = np.column_stack([scores, wrong_word_scores(caption, j, mask)])
             words.append(LocatedWord(image.name, kind, mask.mean(), scores))
     return words, skipped
+
+
+def centre_map(side: int) -> np.ndarray:
+    """A Gaussian around the centre, (side, side)."""
+    density = np.exp(-0.5 * (((np.arange(side) + 0.5) / side - 0.5) / CENTRE_WIDTH) ** 2)
+    return density[:, None] * density
+
+
+def wrong_word_scores(caption: ImageEvidence, j: int, mask: np.ndarray) -> np.ndarray:
+    """The mean positive share, inside the boxes of word j, of the maps of words that name other objects, (M,).
+
+    NaN if there are none, and for maps that do not depend on the word.
+    """
+    others = np.flatnonzero(caption.lemmas != caption.lemmas[j])
+    result = np.full(len(MAPS), np.nan)
+    for m, method in enumerate(METHODS if len(others) else ()):
+        positive = shares(caption.maps[method][others], mask).positive
+        result[m] = np.nan if np.isnan(positive).all() else np.nanmean(positive)
+    return result
 
 
 def object_boxes(context: AuditContext, image: CaptionedImage, caption: ImageEvidence) -> dict[int, Box]:
@@ -260,7 +290,7 @@ def points(maps: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def map_scores(maps: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """The scores of maps (M, S, S): (M, 4), as `SCORES`; NaN if a map has no values of that sign.
+    """The scores of maps (M, S, S): (M, 4), as the first of `SCORES`; NaN if a map has no values of that sign.
 
     A constant map has no highest pixel; its pointing score is that of a pixel drawn at random.
     """
@@ -299,13 +329,15 @@ def _checks(bootstrap: Bootstrap, scores: np.ndarray) -> list[dict[str, Any]]:
     checks = [
         check(f"{method} lies inside the boxes more than the uniform map", bootstrap.difference(p, positive["uniform"]))
         for method, p in positive.items()
-        if method != "uniform"
+        if method not in BASELINES
     ]
     by_sign, with_attention = (
         bootstrap.difference(positive["lrp"], other) for other in (negative["lrp"], positive["attention"])
     )
     checks.append(check("lrp's positive part lies inside the boxes more than its negative part", by_sign))
     checks.append(check("lrp lies inside the boxes more than attention", with_attention))
+    with_centre = bootstrap.difference(positive["lrp"], positive["centre"])
+    checks.append(check("lrp lies inside the boxes more than a Gaussian at the centre", with_centre))
     return checks
 
 
@@ -366,7 +398,7 @@ def _draw_shares(results: Sequence[AuditResult]) -> Any:
         [{method: scores[key] for method, scores in result.body["methods"].items()} for result in results]
         for key in ("positive", "negative")
     )
-    methods = in_order({method for model in positive for method in model} - {"uniform"})
+    methods = in_order({method for model in positive for method in model} - set(BASELINES))
     figure, axes = plots.panels(len(results), len(methods) * plots.ROW * 1.5 + 0.95)
     for result, panel, inside, inside_negative in zip(results, axes, positive, negative, strict=True):
         for y, method in enumerate(methods):
@@ -404,7 +436,7 @@ def _draw_groups(body: dict[str, Any]) -> Any:
     titles = {"by_kind": "By kind of object", "by_size": "By area of the boxes"}
     keys = [key for key in titles if body.get(key)]
     groups = [group for key in keys for group in body[key].values()]
-    methods = in_order({method for group in groups for method in group["methods"]} - {"uniform"})
+    methods = in_order({method for group in groups for method in group["methods"]} - set(BASELINES))
     rows = max(len(body[key]) for key in keys)
     figure = plots.new_figure(plots.WIDTH if len(keys) > 1 else 5.6, rows * (len(methods) * 0.075 + 0.16) + 1.0)
     axes = figure.subplots(1, len(keys), sharex=True, squeeze=False)[0]

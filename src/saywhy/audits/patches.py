@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from saywhy.explain.occlusion import MEAN
+
 PATCH = 8
 """Side of a patch in pixels, as in the LRP paper."""
-MEAN = (124, 116, 104)
-"""The colour of masked patches: the mean of ImageNet's training images in RGB, on which the encoders were trained."""
 
 
 def patch_sums(maps: np.ndarray, patch: int = PATCH) -> np.ndarray:
@@ -34,8 +34,13 @@ def patch_masks(selected: Tensor, side: int, patch: int = PATCH) -> Tensor:
 
 def mask_patches(pixels: Tensor, selected: Tensor) -> Tensor:
     """Images (N, 3, S, S) with selected patches (N, n · n) masked."""
+    return mask_pixels(pixels, patch_masks(selected, pixels.shape[-1]))
+
+
+def mask_pixels(pixels: Tensor, selected: Tensor) -> Tensor:
+    """Images (N, 3, S, S) with selected pixels (N, S, S) masked."""
     mean = torch.tensor(MEAN, dtype=pixels.dtype, device=pixels.device).view(3, 1, 1)
-    return torch.where(patch_masks(selected.to(pixels.device), pixels.shape[-1])[:, None], mean, pixels)
+    return torch.where(selected.to(pixels.device)[:, None], mean, pixels)
 
 
 def select_highest(values: np.ndarray, count: int, tie_break: np.ndarray) -> np.ndarray:

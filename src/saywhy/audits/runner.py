@@ -14,7 +14,7 @@ from saywhy.audits.context import AuditContext, NotApplicable, Progress
 from saywhy.audits.evidence import EvidenceSet
 from saywhy.data.datasets import digest as data_digest
 from saywhy.errors import UserError, did_you_mean
-from saywhy.explain.lrp_rules import DEFAULT, composite
+from saywhy.explain.composites import DEFAULT, composite
 from saywhy.files import write_text
 from saywhy.provenance import machine
 

@@ -43,6 +43,7 @@ IMAGES = 20
 """Images that every altered model explains."""
 PARTS = ("¼", "½", "¾", "whole")
 """Parts of the encoder, counted in blocks from the last, that are randomised together with the decoder."""
+COMPARED = ("absolute values", "positive parts")
 SHIFT = 1.0  # added to normalised pixels
 BODY = "encoder.body."
 
@@ -53,7 +54,8 @@ class Sanity(Audit):
 
     title = "Sanity: do maps depend on the model, the image and the word?"
     description = (
-        "All numbers are rank correlations of the absolute values of maps, summed over patches. The model is "
+        "All numbers are rank correlations of the absolute values of maps, summed over patches; *positive* of their "
+        "positive parts, because a map whose sign flips is unchanged in absolute value. The model is "
         "*randomised*: the values of each tensor are shuffled, first those of the decoder, then those of the encoder "
         "from the last layers to the first. Its maps are compared with those of the trained model; maps that explain "
         "the model must change, so lower is better.\n\n"
@@ -69,15 +71,18 @@ class Sanity(Audit):
         images = evidence.images_with_objects()
         indices = np.linspace(0, len(images) - 1, min(IMAGES, len(images))).astype(int)
         altered = _AlteredModels(context, evidence)
-        cache = context.stage_cache("sanity", shift=SHIFT, parts=PARTS, patch_size=PATCH)
+        cache = context.stage_cache("sanity", shift=SHIFT, parts=PARTS, patch_size=PATCH, compared=COMPARED)
         chosen = context.compute_missing(cache, altered, "explaining altered models", [images[i] for i in indices])
-        arrays = [cache.load(context.image_key(image))["similarity"] for image in chosen]  # (J, changes, M) each
+        arrays = [cache.load(context.image_key(image))["similarity"] for image in chosen]  # (J, changes, M, parts) each
         bootstrap = Bootstrap([image.name for image, values in zip(chosen, arrays, strict=True) for _ in values])
-        similarity = np.concatenate(arrays)
-        by_change = {
-            name: {method: bootstrap.mean(similarity[:, i, m]).as_dict() for m, method in enumerate(METHODS)}
-            for i, name in enumerate(altered.names)
-        }
+        similarity, positive = np.moveaxis(np.concatenate(arrays), -1, 0)
+        by_change, by_change_positive = (
+            {
+                name: {method: bootstrap.mean(values[:, i, m]).as_dict() for m, method in enumerate(METHODS)}
+                for i, name in enumerate(altered.names)
+            }
+            for values in (similarity, positive)
+        )
         translated, shifted = by_change.pop("translated"), by_change.pop("shifted")
         last = altered.names.index(f"{PARTS[-1]} encoder")
         checks = [
@@ -90,7 +95,10 @@ class Sanity(Audit):
         ]
         return {
             "altered": {"images": len(chosen), "words": len(similarity)},
-            "randomised": [{"down_to": name, "methods": methods} for name, methods in by_change.items()],
+            "randomised": [
+                {"down_to": name, "methods": methods, "positive": by_change_positive[name]}
+                for name, methods in by_change.items()
+            ],
             "constant_shift": shifted,
             "translated": translated,
             **_trained_similarities(evidence),
@@ -106,12 +114,15 @@ class Sanity(Audit):
             "constant_shift": ("constant shift", UP),
             "translated": ("translated", UP),
             "two_words": ("two words", DOWN),
+            "two_words_positive": ("two words, positive", DOWN),
         }
         parts = {key: body.get(key) or {} for key in columns}
         methods = {method for part in parts.values() for method in part}
         estimates = {method: {key: part.get(method) for key, part in parts.items()} for method in methods}
+        positive = {stage["down_to"]: stage["positive"] for stage in body["randomised"] if "positive" in stage}
         return [
             value_table("randomised down to", stages, caption=caption),
+            *([value_table("randomised down to", positive, caption="Positive parts.")] if positive else []),
             method_table(estimates, columns, "The trained model.", "n"),
         ]
 
@@ -164,8 +175,8 @@ class _AlteredModels:
     def __call__(self, batch: ImageBatch, images: list[CaptionedImage]) -> Iterator[Arrays]:
         captioner = self.context.captioner
         captions = [self.evidence.load(image) for image in images]
-        trained = [map_strength(caption) for caption in captions]  # (J, M, P) each
-        similarity = [np.empty((len(caption.objects), len(self.names), len(METHODS))) for caption in captions]
+        trained = [patch_relevance(caption) for caption in captions]  # (J, M, P) each
+        similarity = [np.empty((len(caption.objects), len(self.names), len(METHODS), 2)) for caption in captions]
         stride = captioner.encoder.stride
         for i, name in enumerate(self.names):
             if name == "translated" and batch.boxes is not None:
@@ -178,7 +189,7 @@ class _AlteredModels:
             else:
                 maps = self._maps(self.captioners[name], batch.pixels, batch, captions)
             for row, values in enumerate(maps):
-                similarity[row][:, i] = rank_correlation(np.abs(patch_sums(values)), trained[row])
+                similarity[row][:, i] = similarities(patch_sums(values), trained[row])
         yield from ({"similarity": values} for values in similarity)
 
     def _maps(
@@ -199,9 +210,15 @@ class _AlteredModels:
         return [stacked[: len(caption.objects), row] for row, caption in enumerate(captions)]
 
 
-def map_strength(caption: ImageEvidence) -> np.ndarray:
-    """The absolute values of the maps, summed over patches, of each object word and method: (J, M, P)."""
-    return np.abs(np.stack([patch_sums(caption.maps[method]) for method in METHODS], axis=1))
+def patch_relevance(caption: ImageEvidence) -> np.ndarray:
+    """The maps, summed over patches, of each object word and method: (J, M, P)."""
+    return np.stack([patch_sums(caption.maps[method]) for method in METHODS], axis=1)
+
+
+def similarities(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The rank correlations of maps (…, P): of their absolute values, and of their positive parts, (…, 2)."""
+    parts = ((part(first), part(second)) for part in (np.abs, lambda values: np.maximum(values, 0)))
+    return np.stack([rank_correlation(*pair) for pair in parts], axis=-1)
 
 
 def randomisation_stages(captioner: Captioner) -> dict[str, int]:
@@ -253,15 +270,19 @@ def _trained_similarities(evidence: EvidenceSet) -> dict[str, Any]:
     """Similarities between the maps of two words of a caption, and between those of two methods."""
     names, pairs, agreements = [], [], []
     for image in evidence.images_with_objects():
-        strength = map_strength(evidence.load(image))  # (J, M, P)
+        relevance = patch_relevance(evidence.load(image))  # (J, M, P)
+        strength = np.abs(relevance)
         for i, j in combinations(range(len(strength)), 2):
             names.append(image.name)
-            pairs.append(rank_correlation(strength[i], strength[j]))  # (M,)
+            pairs.append(similarities(relevance[i], relevance[j]))  # (M, 2)
         agreements += [rank_correlation(word[:, None], word[None]) for word in strength]  # (M, M) each
-    bootstrap, similarity = Bootstrap(names), np.array(pairs).reshape(-1, len(METHODS))
+    bootstrap, similarity = Bootstrap(names), np.array(pairs).reshape(-1, len(METHODS), 2)
     words, agreement = Bootstrap(range(len(agreements)), samples=1), np.array(agreements)  # (N, M, M)
     return {
-        "two_words": {method: bootstrap.mean(similarity[:, m]).as_dict() for m, method in enumerate(METHODS)},
+        **{
+            name: {method: bootstrap.mean(similarity[:, m, i]).as_dict() for m, method in enumerate(METHODS)}
+            for i, name in enumerate(("two_words", "two_words_positive"))
+        },
         "agreement": {
             first: {second: words.mean(agreement[:, i, j]).as_dict()["value"] for j, second in enumerate(METHODS)}
             for i, first in enumerate(METHODS)

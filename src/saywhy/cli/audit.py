@@ -29,10 +29,12 @@ from saywhy.cli.options import (
     Device,
     ImageFolder,
     JsonLines,
+    Map,
     Model,
     Plugins,
     Reader,
     Regions,
+    Score,
     Split,
     Style,
     Workers,
@@ -82,7 +84,9 @@ def audit(
         Path | None,
         typer.Option(metavar="FILE", help="Table of object words.", show_default="the model's, or the shipped one"),
     ] = None,
-    composite: Annotated[str, typer.Option(metavar="NAME", help="LRP rules, as for saywhy explain.")] = "epsilon-plus",
+    composite: Annotated[str, typer.Option(metavar="NAME", help="LRP rules, as for saywhy explain.")] = "by-stride",
+    score: Score = None,
+    map: Map = None,
     reader: Reader = None,
     image_folder: ImageFolder = None,
     regions: Regions = None,
@@ -156,6 +160,7 @@ def audit(
     image-ablation, word-ablation: does the word disappear without the pixels or words that support it?
     localisation: do relevance maps lie on the objects?
     hallucination, risk: do explanations tell hallucinated object words from correct ones?
+    specificity: do relevance maps tell the words of a caption apart?
     sanity: do relevance maps depend on the trained weights?
     familiarity: are images unlike the training photographs noticed?
     """
@@ -166,7 +171,8 @@ def audit(
     _check_familiarity(name, names, unfamiliar, fit_familiarity, save_familiarity)
     failures = Failures()
     options = Options(
-        model, data, reader, image_folder, split, limit, boxes, object_words, composite, regions, style, fit,
+        model, data, reader, image_folder, split, limit, boxes, object_words,
+        (composite, score, map), regions, style, fit,
         batch_size, workers, device, unfamiliar,
     )  # fmt: skip
     if save_risk:
@@ -204,7 +210,7 @@ class Options:
     limit: int | None
     boxes: Path | None
     object_words: Path | None
-    composite: str
+    composite: tuple[str, str | None, str | None]
     regions: Path | None
     style: str | None
     fit: str | None
@@ -268,10 +274,11 @@ def _context(names: Sequence[str], options: Options, cache: Path, failures: Fail
     from saywhy.data.datasets import read, split_name
     from saywhy.data.object_words import ObjectWords
     from saywhy.data.phrases import find_phrases
-    from saywhy.explain.lrp_rules import composite
+    from saywhy.explain.composites import composite
     from saywhy.inference.model import load
 
-    rules = composite(options.composite)
+    name, score, map = options.composite
+    rules = composite(name, score=score, map=map)
     data = read(options.data, reader=options.reader, image_folder=options.image_folder)
     split = split_name(options.split)
     images = data.split(split)

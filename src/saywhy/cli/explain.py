@@ -26,6 +26,7 @@ from saywhy.cli.common import (
 )
 from saywhy.cli.options import (
     FLAG,
+    METHOD,
     Attention,
     AutoBatchSize,
     Beam,
@@ -33,10 +34,12 @@ from saywhy.cli.options import (
     Images,
     JsonLines,
     LengthPenalty,
+    Map,
     Model,
     NoRepeat,
     Plugins,
     Regions,
+    Score,
     Style,
     examples,
 )
@@ -47,11 +50,12 @@ if TYPE_CHECKING:
 
     from saywhy.explain import Explanation, WordExplanation
 
-TARGET, METHOD = "What to explain", "How to explain it"
+TARGET = "What to explain"
 EPILOG = examples(
     "saywhy explain photo.jpg --out why/",
     "saywhy explain holiday/ --out why/ --method lrp,attention",
     "saywhy explain photo.jpg --out why/ --word dog --contrast cat",
+    "saywhy explain photo.jpg --out why/ --method lrp --map apart",
     'saywhy explain photo.jpg --out why/ --caption "a dog on a bench"',
 )
 INDEX = "index.html"
@@ -108,8 +112,9 @@ def explain(
         list[str] | None,
         typer.Option(
             metavar="NAME,…",
-            help="Any of lrp, gradcam, guided-gradcam, guided-backprop, gradient-input, attention.",
-            show_default="all six",
+            help="Any of lrp, gradcam, guided-gradcam, guided-backprop, gradient-input, attention; "
+            "and occlusion, which is slow.",
+            show_default="the first six",
             rich_help_panel=METHOD,
         ),
     ] = None,
@@ -117,11 +122,13 @@ def explain(
         str,
         typer.Option(
             metavar="NAME",
-            help="LRP rules: epsilon-plus, paper, epsilon-plus-flat, epsilon-plus-box, epsilon-gamma-box, "
-            "alpha2-beta1 or epsilon.",
+            help="LRP rules: by-stride, relative-epsilon, epsilon-plus, paper, epsilon-plus-flat, epsilon-plus-box, "
+            "epsilon-gamma-box, alpha2-beta1 or epsilon.",
             rich_help_panel=METHOD,
         ),
-    ] = "epsilon-plus",
+    ] = "by-stride",
+    score: Score = None,
+    map: Map = None,
     epsilon: Annotated[
         float | None,
         typer.Option(
@@ -161,7 +168,7 @@ def explain(
     if paths := list(readable_images(images, failures)):
         is_single = len(images) == 1 and not Path(images[0]).is_dir()
         output_folder = _output_folders(out, paths, is_single)
-        rules = _composite(composite, epsilon, relative_epsilon)
+        rules = _composite(composite, epsilon, relative_epsilon, score, map)
         target = {"caption": caption, "word": word, "position": position, "contrast": contrast}
         options = {**target, "methods": _method_names(method), "composite": rules}
         search = {"beam": beam, "length_penalty": length_penalty, "no_repeat": no_repeat}
@@ -214,10 +221,10 @@ def _method_names(arguments: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(filter(None, names))
 
 
-def _composite(name: str, epsilon: float | None, relative_epsilon: bool) -> Any:
-    from saywhy.explain.lrp_rules import composite
+def _composite(*settings: Any) -> Any:
+    from saywhy.explain.composites import composite
 
-    return composite(name, epsilon, relative_epsilon)
+    return composite(*settings)
 
 
 def _decoding(**settings: Any) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-DECODING, METRICS, OUTPUT, MACHINE = "Decoding", "Metrics", "Output", "Machine"  # panels of the help text
+DECODING, METHOD, METRICS = "Decoding", "How to explain it", "Metrics"  # panels of the help text
+OUTPUT, MACHINE = "Output", "Machine"
 FLAG = ""  # the metavar of a flag: newer versions of typer would print <bool>
 
 Images = Annotated[
@@ -162,6 +163,25 @@ JudgeFolder = Annotated[
         "see saywhy train-judge.",
         show_default=False,
         rich_help_panel=METRICS,
+    ),
+]
+Score = Annotated[
+    str | None,
+    typer.Option(
+        metavar="logp|logit",
+        help="What LRP explains: log p, what makes the word likelier than others, or the logit, as in the paper.",
+        show_default="the composite's",
+        rich_help_panel=METHOD,
+    ),
+]
+Map = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Map of LRP: why, what makes it say this word; seen, finest detail; features, coarse; apart or centred, "
+        "less the mean of the caption's other words.",
+        show_default="the composite's",
+        rich_help_panel=METHOD,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", metavar=FLAG, help="Print one JSON object.", rich_help_panel=OUTPUT)]

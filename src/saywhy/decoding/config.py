@@ -284,10 +284,15 @@ def log_probabilities(logits: Tensor, styles: int = 0) -> Tensor:
 
     The softmax leaves out `<unk>`, `<pad>`, `<start>` and the markers of a captioner's `styles`.
     """
-    logits = logits.float().clone()
+    return without_markers(logits.float(), styles).log_softmax(dim=-1)
+
+
+def without_markers(logits: Tensor, styles: int = 0) -> Tensor:
+    """A copy of logits (…, V), −∞ at `<unk>`, `<pad>`, `<start>` and the markers of a captioner's `styles`."""
+    logits = logits.clone()
     logits[..., [PAD, START, UNK]] = -torch.inf
     logits[..., len(MARKERS) : len(MARKERS) + styles] = -torch.inf
-    return logits.log_softmax(dim=-1)
+    return logits
 
 
 def finite_log_probabilities(logits: Tensor, styles: int = 0) -> Tensor:

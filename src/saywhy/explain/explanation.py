@@ -28,7 +28,7 @@ FORMAT = 2
 
 @dataclass(frozen=True)
 class Budget:
-    """The evidence budget: a word's logit is exactly image + earlier_words + initial_state + absorbed.
+    """The evidence budget: a word's score is exactly image + earlier_words + initial_state + absorbed.
 
     Attributes:
         image: relevance of the image features.
@@ -44,7 +44,7 @@ class Budget:
 
     @property
     def total(self) -> float:
-        """The sum, which is the logit."""
+        """The sum, which is the score."""
         return self.image + self.earlier_words + self.initial_state + self.absorbed
 
     @property
@@ -67,9 +67,10 @@ class WordExplanation:
         position: the number of words before it.
         caption_word: the caption's word at this position, which may be another.
         contrast: the word whose logit is subtracted, or None.
-        logit: the explained number: the word's logit, or its difference from the contrast's.
+        logit: of the word, or its difference from the contrast's.
+        score: the explained number, which the budget adds up to.
         probability: of the word, given the image and the words before it.
-        budget: the parts of the logit.
+        budget: the parts of the score.
         pixel_relevance: the part of `budget.image` that reached the pixels; None where the model's input is
             precomputed features.
         absorbed_by_encoder: the rest of `budget.image`, summed over the encoder's layers.
@@ -83,6 +84,7 @@ class WordExplanation:
     caption_word: str
     contrast: str | None
     logit: float
+    score: float
     probability: float
     budget: Budget
     pixel_relevance: float | None
@@ -103,6 +105,8 @@ class Explanation:
         words: the explained words, in the order of their positions.
         methods: the methods that have maps.
         composite: the rules of LRP.
+        score: what LRP explains: "logit" or "logp", see `Targets.scores`; a contrast of two words is one of logits.
+        map_kind: what the map of LRP shows, see `explain.maps`.
         size: width and height of the image.
         crop: the part of the image the encoder saw: left, top, right, bottom.
         input_size: S, the side of the encoder's square input.
@@ -131,6 +135,8 @@ class Explanation:
     style: str = ""
     familiarity: float | None = None
     familiar: bool | None = None
+    score: str = "logit"
+    map_kind: str = "seen"
 
     @property
     def caption(self) -> str:
@@ -179,6 +185,8 @@ class Explanation:
             "tokens": list(self.tokens),
             "methods": list(self.methods),
             "composite": self.composite,
+            "score": self.score,
+            "map": self.map_kind,
             "size": list(self.size),
             "crop": list(self.crop),
             "input_size": self.input_size,
@@ -251,6 +259,8 @@ class Explanation:
             words=tuple(_word(word) for word in data["words"]),
             methods=tuple(data["methods"]),
             composite=data["composite"],
+            score=data.get("score", "logit"),
+            map_kind=data.get("map", "seen"),
             size=tuple(data["size"]),
             crop=tuple(data["crop"]),
             input_size=data["input_size"],
@@ -273,7 +283,8 @@ class Explanation:
 
 
 def _word(data: Mapping[str, Any]) -> WordExplanation:
-    fields = {key: value for key, value in data.items() if key != "image_share"}
+    fields = {"score": data["logit"], **data}  # 0.2 explained logits only
+    del fields["image_share"]
     return WordExplanation(**{**fields, "budget": Budget(**fields["budget"])})
 
 

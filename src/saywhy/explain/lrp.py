@@ -9,7 +9,7 @@ are registered. Relevance that reaches a function without a rule raises an error
     gates (sigmoid)             constants: the gated signal takes all relevance
     attention (softmax)         constants, as in the LRP paper, or AttnLRP's linearisation
     a product of two signals    half to each; of a signal and a constant, all to the signal
-    sums, linear maps           the ε-rule
+    sums, linear maps           the ε-rule; sums of two signals also by magnitude
     normalisation               its mean is linear, its variance a constant; a batch norm after a convolution is folded
     tanh, ReLU, ReLU6, GELU, …  pass their relevance on unchanged
     LSTM cell                   the three gates are constants; c' = f c + i tanh(g) and g by the ε-rule
@@ -27,8 +27,17 @@ from torch.nn import functional as F
 from torch.nn.modules.utils import _pair
 
 from saywhy.errors import UserError
+from saywhy.explain.composites import Composite
 from saywhy.explain.lrp_conv import Convolution, FirstConvolution, Geometry
-from saywhy.explain.lrp_rules import ActivationRule, Composite, ConstantRule, Epsilon, NoRule, Softmax, SplitEqually
+from saywhy.explain.lrp_rules import (
+    ActivationRule,
+    ConstantRule,
+    Epsilon,
+    NoRule,
+    ShareByMagnitude,
+    Softmax,
+    SplitEqually,
+)
 from saywhy.explain.tracing import TracingMode, is_linear, is_signal, map_nested, signals, variants
 
 RULES: dict[Any, Callable[..., Any]] = {}
@@ -87,6 +96,7 @@ class LRPMode(TracingMode):
         super().__init__()
         self.composite = composite
         self.attention = composite.attention or attention
+        self.input_width = like.shape[-1]  # of pixels; the stride of a convolution is relative to it
         self.absorbed, self.initial_state = (like.new_zeros(len(like), requires_grad=True) for _ in range(2))
         self.embedded: list[Tensor] = []
 
@@ -123,11 +133,12 @@ class LRPMode(TracingMode):
     def convolution(self, call: ConvolutionCall, y: Tensor) -> Tensor:
         """The output y of a convolution, including whatever is folded into it."""
         x, weight, bias, z, geometry = call
+        composite = self.composite.at_stride(self.input_width / z.shape[-1])
         pixel_input = getattr(x, "pixel_input", None)
         if pixel_input is not None and self.composite.first is not None:
             settings = (self.absorbed, geometry, self.composite, pixel_input[1:])
             return FirstConvolution.apply(x, pixel_input.sink, weight, y, *settings)
-        return Convolution.apply(x, weight, bias, z, y, self.absorbed, geometry, self.composite)
+        return Convolution.apply(x, weight, bias, z, y, self.absorbed, geometry, composite)
 
 
 @rule(*variants("linear"))
@@ -196,6 +207,8 @@ def _layer_norm(
 
 @rule(*variants("add", "__add__", "__radd__"))
 def _add(lrp: LRPMode, func: Any, a: Any, b: Any, *, alpha: float = 1) -> Tensor:
+    if lrp.composite.sums == "magnitude" and is_signal(a) and is_signal(b):
+        return ShareByMagnitude.apply(*torch.broadcast_tensors(a, b if alpha == 1 else alpha * b))
     z = torch.add(a, b, alpha=alpha) if isinstance(a, Tensor) else torch.add(b, a)
     bias = next((term for term in (a, b if alpha == 1 else alpha * b) if not is_signal(term)), None)
     return lrp.epsilon_rule(z, bias)

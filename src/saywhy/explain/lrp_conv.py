@@ -26,7 +26,8 @@ from torch._C._functorch import is_batchedtensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from saywhy.explain.lrp_rules import Composite, stabiliser, sum_per_image
+from saywhy.explain.composites import Composite
+from saywhy.explain.lrp_rules import stabiliser, sum_per_image
 
 SMALLEST = 1e-9
 """Added to denominators that may be zero; relevance that reaches no input is absorbed."""

@@ -14,108 +14,18 @@ g' = g z / (z + ε sign z). The remaining relevance, b g' of the bias and ε sig
 Each rule takes a leaf tensor `absorbed` (B,) as an input and returns the absorbed relevance as its gradient, so that
 autograd sums it per image over all layers. Absorbed relevance is never computed as a remainder.
 
-A composite names the rule of each kind of layer:
-
-| name | linear layers and sums | convolutions | first convolution |
-| --- | --- | --- | --- |
-| `epsilon-plus` | ε = 0.01 | α1β0, biases take their share (z⁺) | the same |
-| `paper` | ε = 0.01 | α1β0, biases get nothing, as in the LRP paper's code | the same |
-| `epsilon-plus-flat` | ε = 0.01 | α1β0, biases take their share | flat |
-| `epsilon-plus-box` | ε = 0.01 | α1β0, biases take their share | box (z^B) |
-| `epsilon-gamma-box` | ε = 0.01 | γ = 0.25 | box (z^B) |
-| `alpha2-beta1` | ε = 0.01 | α2β1, biases take their share | the same |
-| `epsilon` | ε = 0.01 | ε = 0.01 | the same |
-
-Attention weights are constants, as in the LRP paper, except in transformers, where AttnLRP's rules propagate through
-them.
+The rules themselves are here and in `lrp_conv`; `composites` chooses among them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from saywhy.errors import UserError, did_you_mean
-
-CHOICES = {
-    "convolution": ("epsilon", "alpha-beta", "gamma"),
-    "first": (None, "flat", "box"),
-    "attention": (None, "constant", "attnlrp"),
-}
-RANGES = {"epsilon": (0, 1e6), "gamma": (0, 1e6), "alpha": (1, 1e6)}
-
-
-@dataclass(frozen=True)
-class Composite:
-    """A choice of rules.
-
-    Attributes:
-        epsilon: ε of linear layers and sums.
-        relative_epsilon: multiply ε by the layer's mean |z|.
-        convolution: "epsilon", "alpha-beta" or "gamma".
-        alpha: α of the αβ-rule; β = α − 1.
-        gamma: γ of the γ-rule.
-        conv_bias: biases of convolutions take their share, as in zennit; without, as in the LRP paper's code, all
-            relevance goes to the inputs (the ε-rule always gives biases their share).
-        first: the rule of the first convolution: None for that of the others, "flat", or "box".
-        attention: "constant" or "attnlrp" for every model; None chooses by architecture (see above).
-    """
-
-    epsilon: float = 0.01
-    relative_epsilon: bool = False
-    convolution: str = "alpha-beta"
-    alpha: float = 1.0
-    gamma: float = 0.25
-    conv_bias: bool = False
-    first: str | None = None
-    attention: str | None = None
-
-    def __post_init__(self) -> None:
-        for name, choices in CHOICES.items():
-            if (value := getattr(self, name)) not in choices:
-                raise UserError(f"unknown {name} {value!r}: {did_you_mean(str(value), filter(None, choices))}")
-        for name, (lowest, highest) in RANGES.items():
-            if not lowest <= getattr(self, name) <= highest:
-                raise UserError(f"{name} = {getattr(self, name):g} is out of range: use {lowest} to {highest:g}")
-
-    def __str__(self) -> str:
-        """The composite's name, followed by ε where that is changed; `explanation.json` stores this.
-
-        >>> print(composite("paper"))
-        paper
-        >>> print(composite("paper", epsilon=0.1, relative_epsilon=True))
-        paper, ε 0.1 relative
-        """
-        for name, named in composites.items():
-            if replace(self, epsilon=named.epsilon, relative_epsilon=named.relative_epsilon) == named:
-                epsilon = f", ε {self.epsilon:g}{' relative' if self.relative_epsilon else ''}"
-                return name if self == named else f"{name}{epsilon}"
-        return "custom"
-
-
-DEFAULT = "epsilon-plus"
-
-composites: dict[str, Composite] = {
-    "epsilon-plus": Composite(conv_bias=True),
-    "paper": Composite(),
-    "epsilon-plus-flat": Composite(conv_bias=True, first="flat"),
-    "epsilon-plus-box": Composite(conv_bias=True, first="box"),
-    "epsilon-gamma-box": Composite(convolution="gamma", conv_bias=True, first="box"),
-    "alpha2-beta1": Composite(alpha=2.0, conv_bias=True),
-    "epsilon": Composite(convolution="epsilon"),
-}
-
-
-def composite(name: str, epsilon: float | None = None, relative_epsilon: bool = False) -> Composite:
-    """A named composite, optionally with another ε."""
-    if name not in composites:
-        raise UserError(f"unknown composite {name!r}: {did_you_mean(name, composites)}")
-    named = replace(composites[name], relative_epsilon=relative_epsilon)
-    return named if epsilon is None else replace(named, epsilon=epsilon)
+from saywhy.errors import UserError
 
 
 def sum_per_image(g: Tensor, accumulator: Tensor, values: Tensor | float = 1.0) -> Tensor:
@@ -169,6 +79,29 @@ class Epsilon(Function):
         factor, constant, absorbed = ctx.saved_tensors
         scaled = g * factor
         return scaled, None, sum_per_image(scaled, absorbed, constant), None, None
+
+
+class ShareByMagnitude(Function):
+    """The sum z = a + b of two signals, whose relevance is shared by |a| : |b|: backward g z sign(a) / (|a| + |b|).
+
+    Unlike the ε-rule it absorbs nothing, and neither share can exceed the whole: a / (a + b) explodes where a and b
+    cancel out.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        """Return a + b; both have the same shape."""
+        total = a.abs() + b.abs()
+        z = a + b
+        ratio = z / total.clamp(min=torch.finfo(z.dtype).tiny)
+        ctx.save_for_backward(ratio * a.sign(), ratio * b.sign())
+        return z
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """Return g of a and of b."""
+        of_a, of_b = ctx.saved_tensors
+        return g * of_a, g * of_b
 
 
 class ActivationRule(Function):

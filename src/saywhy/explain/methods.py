@@ -8,6 +8,7 @@
 | `guided-gradcam` | the product of the two | the same |
 | `gradient-input` | gradient × pixel | gradient × embedding, summed |
 | `attention` | α, of each head and their mean | none: attention weights cover the image only |
+| `occlusion` | the fall of log p when a window hides the pixel | none |
 
 As defined for captioners by the LRP paper (Sun et al. 2021, section IV). In transformers the sum of an embedding's
 gradients is zero, because layer normalisation removes a constant added to the embedding; methods that use this sum
@@ -19,20 +20,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from saywhy.captioners.base import Captioner
-from saywhy.data.preprocess import boxes_on_image, upsample_grid
+from saywhy.data.tokenizer import PAD
 from saywhy.decoding.config import log_probabilities
 from saywhy.encoders.base import Features
 from saywhy.errors import UserError, did_you_mean
-from saywhy.explain.lrp_rules import Composite
+from saywhy.explain.composites import Composite
+from saywhy.explain.maps import COMPARING, less_others, lrp_map, over_pixels
+from saywhy.explain.occlusion import occlusion
 from saywhy.explain.passes import Forward, Relevance, Targets, run_gradients, run_lrp
 from saywhy.explain.tracing import GuidedMode
 
 METHODS = ("lrp", "gradcam", "guided-gradcam", "guided-backprop", "gradient-input", "attention")
+EXPENSIVE_METHODS = ("occlusion",)
+"""Further methods, which run only if they are named."""
 FEATURE_METHODS = ("gradcam", "attention")
 """Methods whose maps are over features, not pixels."""
 
@@ -42,7 +46,8 @@ class Attributions:
     """The results of the methods for K words of B images.
 
     Attributes:
-        scores: the explained logits, or differences of logits, (B, K).
+        scores: the explained numbers, (B, K): see `Targets.scores`.
+        logits: of the words, or differences of logits, (B, K).
         probabilities: of the words, (B, K).
         log_p: of all words of the vocabulary at the words' positions, (B, K, V).
         alpha: attention weights at each word, (B, K, [heads,] L).
@@ -54,6 +59,7 @@ class Attributions:
     """
 
     scores: Tensor
+    logits: Tensor
     probabilities: Tensor
     log_p: Tensor
     alpha: Tensor
@@ -75,8 +81,8 @@ def parse_methods(methods: str | Iterable[str]) -> tuple[str, ...]:
     if not names:
         raise UserError(f"name at least one method, of {', '.join(METHODS)}")
     for name in names:
-        if name not in METHODS:
-            raise UserError(f"unknown method {name!r}: {did_you_mean(name, METHODS)}")
+        if name not in (*METHODS, *EXPENSIVE_METHODS):
+            raise UserError(f"unknown method {name!r}: {did_you_mean(name, (*METHODS, *EXPENSIVE_METHODS))}")
     return names
 
 
@@ -105,10 +111,21 @@ def attribute(
     maps: dict[str, Tensor] = {}
     earlier_words = {"lrp": relevance.tokens}
     if "lrp" in methods and (to_pixels or pixels.ndim < 4):
-        maps["lrp"] = relevance.features if relevance.pixels is None else relevance.pixels
+        maps["lrp"] = lrp_map(composite.map, relevance, forward.features)
+        if composite.map in COMPARING:
+            whole = targets.whole_captions()
+            is_whole = targets.words.shape == whole.words.shape and bool((targets.words == whole.words).all())
+            caption = maps["lrp"]
+            if not is_whole or (targets.contrast >= 0).any():
+                _, others = run_lrp(captioner, pixels, boxes, whole, composite, words_per_pass, check=check)
+                caption = lrp_map(composite.map, others, forward.features)
+            lengths = (whole.words != PAD).sum(dim=1).tolist()
+            maps["lrp"] = less_others(maps["lrp"], targets.positions.cpu(), caption, lengths)
     if "attention" in methods:
         maps["attention"] = alpha.transpose(0, 1)
-    if set(methods) - {"lrp", "attention"}:
+    if "occlusion" in methods and to_pixels and pixels.ndim == 4:
+        maps["occlusion"] = occlusion(captioner, pixels, boxes, targets)
+    if set(methods) - {"lrp", "attention", "occlusion"}:
         gradient_pass, mode = run_gradients(captioner, pixels, boxes, targets, words_per_pass, to_pixels)
         g, g_embedded, _ = gradient_pass.decoder_gradients()
         is_sum_zero = captioner.propagates_through_attention
@@ -118,8 +135,9 @@ def attribute(
     p = log_p.gather(-1, targets.words.unsqueeze(-1)).squeeze(-1).exp().cpu()
     beta = None if forward.attention.beta is None else targets.at_positions(forward.attention.beta).cpu()
     ordered = {method: maps[method] for method in methods if method in maps}
+    scores, logits = forward.scores.cpu(), targets.scores(forward.logits).cpu()
     return Attributions(
-        forward.scores.cpu(), p, log_p.cpu(), alpha, beta, forward.features, ordered, earlier_words, relevance
+        scores, logits, p, log_p.cpu(), alpha, beta, forward.features, ordered, earlier_words, relevance
     )
 
 
@@ -155,7 +173,7 @@ def _gradient_maps(
             g_x = forward.gradients(vectors, (x,), g)[0] if has_pixels else g
         guided = g_x.sum(dim=channels)  # (K, B, S, S), or (K, B, L) of precomputed features
         maps["guided-backprop"] = guided
-        maps["guided-gradcam"] = guided * (_over_pixels(cam, forward) if has_pixels else cam)
+        maps["guided-gradcam"] = guided * (over_pixels(cam, forward.features, x) if has_pixels else cam)
     return maps
 
 
@@ -166,16 +184,3 @@ def grad_cam(vectors: Tensor, g: Tensor) -> Tensor:
     """
     weights = g.mean(dim=2)  # (K, B, D)
     return torch.einsum("kbd,bld->kbl", weights, vectors.detach()).clamp(min=0)
-
-
-def _over_pixels(cam: Tensor, forward: Forward) -> Tensor:
-    """A map over features (K, B, L), enlarged to the encoder's input (K, B, S, S)."""
-    grid, S = forward.features.grid, forward.x.shape[-1]
-    if grid is not None:
-        return torch.from_numpy(upsample_grid(cam.unflatten(-1, grid).cpu().numpy(), S)).to(cam)
-    assert forward.features.boxes is not None
-    boxes = forward.features.boxes.float().cpu().numpy()  # (B, L, 4)
-    size, crop = (S, S), (0, 0, S, S)
-    words = [zip(word_cam, boxes, strict=True) for word_cam in cam.cpu().numpy()]
-    maps = [[boxes_on_image(values, image_boxes, size, crop) for values, image_boxes in word] for word in words]
-    return torch.from_numpy(np.array(maps)).to(cam)

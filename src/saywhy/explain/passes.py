@@ -17,10 +17,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from saywhy.captioners.base import Attention, Captioner
 from saywhy.data.tokenizer import PAD, Vocabulary
+from saywhy.decoding.config import log_probabilities, without_markers
 from saywhy.encoders.base import Features
 from saywhy.errors import UserError
+from saywhy.explain.composites import Composite
 from saywhy.explain.lrp import LRPMode, PixelInput
-from saywhy.explain.lrp_rules import Composite
 from saywhy.explain.tracing import GradientMode, GuidedMode, current
 
 TOLERANCE = 1e-2
@@ -78,12 +79,38 @@ class Targets:
             labels=labels,
         )
 
-    def scores(self, logits: Tensor) -> Tensor:
-        """The explained numbers (B, K): logits of the targets less those of the contrast; from logits (B, T, V)."""
+    def scores(self, logits: Tensor, score: str = "logit", styles: int = 0) -> Tensor:
+        """The explained numbers (B, K), from logits z (B, T, V).
+
+            logit      z_w, the logit of the target
+            logp       z_w − Σ_{v≠w} q_v z_v,  q_v = p_v / (1 − p_w) held constant
+            contrast   z_w − z_c, the same for both, wherever a target has a contrast c
+
+        The gradient of "logp" is that of log p_w, divided by 1 − p_w, as in SGLRP (Iwana et al. 2019,
+        https://arxiv.org/abs/1908.04351); what supports all likely words alike cancels out. p is over the words that
+        a caption of a model with `styles` may contain.
+        """
         rows = logits.gather(1, self.positions.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))  # (B, K, V)
         target = rows.gather(-1, self.words.unsqueeze(-1)).squeeze(-1)
         contrast = rows.gather(-1, self.contrast.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+        if score == "logp":
+            q = without_markers(rows.detach(), styles).scatter(-1, self.words.unsqueeze(-1), -torch.inf).softmax(-1)
+            return target - torch.where(self.contrast >= 0, contrast, (q * rows).sum(dim=-1))
         return target - contrast * (self.contrast >= 0)
+
+    def log_p(self, logits: Tensor, styles: int = 0) -> Tensor:
+        """log p of the targets, less that of the contrast, (B, K), from logits (B, T, V)."""
+        log_p = log_probabilities(self.at_positions(logits), styles)
+        target, contrast = (
+            log_p.gather(-1, words.clamp(min=0).unsqueeze(-1))[..., 0] for words in (self.words, self.contrast)
+        )
+        return target - torch.where(self.contrast >= 0, contrast, 0)
+
+    def whole_captions(self) -> Targets:
+        """Every word of the captions as a target."""
+        words = self.tokens[:, 1:]
+        positions = torch.arange(words.shape[1], device=words.device).expand_as(words) * (words != PAD)
+        return Targets(self.tokens, positions, words, torch.full_like(words, -1))
 
     def at_positions(self, values: Tensor) -> Tensor:
         """The values (B, K, …) at the targets' positions, of values (B, T, …)."""
@@ -208,7 +235,7 @@ class Relevance:
         """Raise a `UserError` where the parts of the scores (K, B) do not sum to them, or are not finite."""
         image = self.features.sum(dim=-1)
         parts = image + self.tokens.sum(dim=-1) + self.initial_state + self.absorbed
-        _check_sums(parts, scores, scores, "logit", labels)
+        _check_sums(parts, scores, scores, "score", labels)
         if self.pixels is not None:
             parts = self.pixels.sum(dim=(2, 3)) + self.absorbed_by_encoder
             _check_sums(parts, image, scores, "relevance of the image features", labels)
@@ -238,7 +265,7 @@ def run_lrp(
     to_pixels: bool = True,
     check: bool = True,
 ) -> tuple[Forward, Relevance]:
-    """Relevance of the targets' logits, propagated to pixels, or to features only.
+    """Relevance of the targets' scores, propagated to pixels, or to features only.
 
     With `check`, relevance that is not conserved raises a `UserError`.
     """
@@ -259,7 +286,7 @@ def run_lrp(
         logits, attention = captioner(features, targets.tokens)
         logits = current(logits)
     with torch.enable_grad():
-        scores = targets.scores(logits)
+        scores = targets.scores(logits, composite.score, captioner.styles)
     forward = Forward(targets, logits, scores, attention, features, decoder_mode.embedded, x, words_per_pass)
     relevance = _relevance(forward, encoder_mode if to_pixels else None, decoder_mode, sink)
     if check and captioner.isolated_head is None:  # relevance of one head alone is not conserved

@@ -16,9 +16,9 @@ from saywhy.data.regions import has_area
 from saywhy.data.tokenizer import Vocabulary, tokenize
 from saywhy.decoding.config import log_probabilities
 from saywhy.errors import UserError
+from saywhy.explain.composites import DEFAULT, RISK_RULES, Composite
+from saywhy.explain.composites import composite as named_composite
 from saywhy.explain.explanation import Budget, Explanation, WordExplanation
-from saywhy.explain.lrp_rules import DEFAULT, Composite
-from saywhy.explain.lrp_rules import composite as named_composite
 from saywhy.explain.methods import FEATURE_METHODS, METHODS, Attributions, attribute, parse_methods
 from saywhy.explain.passes import Targets
 
@@ -156,7 +156,10 @@ def explain(
     attributions = attribute(captioner, pixels, boxes, targets, methods, composite, words_per_pass)
     risks: list[list[float | None]] = [[None] * len(row) for row in rows]
     if risk is not None and request.contrast is None:  # the risk is fitted to logits, not to differences of logits
-        risks = risk(captioner, attributions, targets)
+        rules = named_composite(RISK_RULES)
+        if composite != rules:
+            attributions_of_risk = attribute(captioner, pixels, boxes, targets, ("lrp",), rules, words_per_pass, False)
+        risks = risk(captioner, attributions if composite == rules else attributions_of_risk, targets)
     explanations = []
     for row, (caption, word_risks, fields) in enumerate(zip(captions, risks, details, strict=True)):
         words = [_word(k, row, caption, targets, attributions, request, value) for k, value in enumerate(word_risks)]
@@ -196,8 +199,7 @@ def _explanation(
         boxes = _numpy(attributions.features.boxes[row])
         is_region = has_area(boxes)  # the others are padding
         boxes = boxes[is_region]
-        is_over_pixels = attributions.relevance.pixels is not None
-        over_features = [method for method in maps if method in FEATURE_METHODS or not is_over_pixels]
+        over_features = [m for m, values in maps.items() if m in FEATURE_METHODS or values.ndim == 2]
         maps |= {method: maps[method][..., is_region] for method in over_features}
     return Explanation(
         tokens=tuple(caption),
@@ -207,6 +209,8 @@ def _explanation(
         grid=attributions.features.grid,
         boxes=boxes,
         composite=str(request.composite),
+        score=request.composite.score,
+        map_kind=request.composite.map,
         **details,
     )
 
@@ -229,7 +233,8 @@ def _word(
         position=position,
         caption_word=caption[position],
         contrast=request.contrast,
-        logit=float(attributions.scores[row, k]),
+        logit=float(attributions.logits[row, k]),
+        score=float(attributions.scores[row, k]),
         probability=float(attributions.probabilities[row, k]),
         budget=Budget(
             image=float(relevance.features[k, row].double().sum()),

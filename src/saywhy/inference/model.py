@@ -22,8 +22,8 @@ from saywhy.decoding.caption import Caption
 from saywhy.decoding.config import Decoding, Hypothesis, decode
 from saywhy.encoders.base import Features
 from saywhy.errors import UnreadableImage, UserError, did_you_mean
+from saywhy.explain.composites import DEFAULT, RISK_RULES, Composite, composite
 from saywhy.explain.explanation import Explanation
-from saywhy.explain.lrp_rules import DEFAULT, Composite, composite
 from saywhy.explain.methods import METHODS, attribute
 from saywhy.explain.passes import Targets
 from saywhy.explain.request import ExplanationRequest, explain
@@ -131,7 +131,7 @@ class Model:
 
         Args:
             images: as in `captions`.
-            methods: of `saywhy.explain.METHODS`.
+            methods: of `saywhy.explain.METHODS`, and "occlusion", which is slow.
             caption: explain this caption instead of the model's own.
             word: explain this word only: where the caption has it, or else where it is most probable.
             position: explain the word at this position only, counted from 1; with `word`, that word at this position.
@@ -358,7 +358,7 @@ class Model:
             words, style = [caption.words for caption in captions], settings.style
             targets = Targets.of_captions(words, None, self.vocabulary, device, style=style)
             attributions = attribute(
-                self.captioner, batch.pixels, batch.boxes, targets, ("lrp",), composite(DEFAULT), to_pixels=False
+                self.captioner, batch.pixels, batch.boxes, targets, ("lrp",), composite(RISK_RULES), to_pixels=False
             )
             risks = estimator(self.captioner, attributions, targets)
         return [replace(caption, risks=tuple(row)) for caption, row in zip(captions, risks, strict=True)]

@@ -14,7 +14,7 @@ from typing import Any
 
 from saywhy.audits.audit import Audit, AuditResult, Plot, audits
 from saywhy.errors import UserError, did_you_mean
-from saywhy.explain.lrp_rules import DEFAULT
+from saywhy.explain.composites import DEFAULT
 from saywhy.files import read_json, write_text
 from saywhy.viz.method_styles import METHOD_STYLES
 from saywhy.viz.plots import as_svg

@@ -41,8 +41,8 @@ from saywhy.captioners.base import Attention, Captioner, SummedOutputCaptioner, 
 from saywhy.data.stop_words import STOP_WORDS
 from saywhy.data.tokenizer import Vocabulary
 from saywhy.errors import UserError
+from saywhy.explain.composites import Composite, composites
 from saywhy.explain.lrp import LRPMode
-from saywhy.explain.lrp_rules import DEFAULT, Composite, composites
 from saywhy.registry import Registry
 
 Deviations = Callable[[SummedOutputCaptioner, Terms, Tensor, Attention], list[Tensor]]
@@ -107,7 +107,7 @@ class RelevanceWeighting(nn.Module):
 @relevance_weights.register("lrp")
 def lrp(captioner: SummedOutputCaptioner, terms: Terms, words: Tensor, attention: Attention) -> list[Tensor]:
     """Relevance of the words' logits, by the rules of the explanations."""
-    return [_normalised(y * g) for y, g in _gradients(captioner, terms, words, composites[DEFAULT])]
+    return [_normalised(y * g) for y, g in _gradients(captioner, terms, words, composites["epsilon-plus"])]
 
 
 @relevance_weights.register("random")

@@ -21,7 +21,7 @@
 
   /* All words share one scale for their bars, so that words can be compared. */
   const budgets = data.words.map((word) => PARTS.map(([part]) => word.budget[part]));
-  const values = [...budgets.flat(), ...data.words.map((word) => word.logit)];
+  const values = [...budgets.flat(), ...data.words.map((word) => word.score)];
   const barScale = { low: Math.max(0, ...values.map((value) => -value)), high: Math.max(0, ...values) };
   const longestStack = (side) =>
     Math.max(...budgets.map((parts) => parts.reduce((sum, value) => sum + Math.max(0, side * value), 0)));
@@ -105,7 +105,7 @@
     $("budget").replaceChildren();
     for (const [part, name] of PARTS) addRow(part, name, word.budget[part], signed(word.budget[part]), "");
     $("budget").append(create("span", "rule"));
-    addRow("total", word.contrast === null ? "score (logit)" : "difference", word.logit, decimal(word.logit), "sum");
+    addRow("total", word.contrast === null ? "score" : "difference", word.score, decimal(word.score), "sum");
   };
 
   const showImageShare = (word) => {

@@ -1,6 +1,6 @@
 """The figure of an explanation: the image, then one panel per word with the evidence for the word and against it.
 
-Each panel has a label with the word, its probability and its evidence budget: a bar whose parts add up to the logit,
+Each panel has a label with the word, its probability and its evidence budget: a bar whose parts add up to the score,
 on the same scale for all words. Evidence for the word is drawn to the right of the zero mark, evidence against it to
 the left.
 """
@@ -42,7 +42,7 @@ BUDGET_PARTS = {
 }
 """The parts of a budget: their names and colours."""
 HELP = (
-    "Bars: the parts of the word's logit; right of the mark is evidence for the word, left of it evidence against it. "
+    "Bars: the parts of the word's score; right of the mark is evidence for the word, left of it evidence against it. "
     "p: probability of the word."
 )
 RISK_HELP = "Made up: estimated chance that the image does not show it."

@@ -40,7 +40,7 @@ ASPECTS = (0.75, 2.0)
 LARGE_MAP = 16_000
 """Bytes above which a map gets fewer colours. Smooth maps, where steps of colour would be visible, are smaller."""
 WORD_FIELDS = (
-    *("word", "position", "caption_word", "contrast", "logit", "probability", "pixel_relevance"),
+    *("word", "position", "caption_word", "contrast", "score", "probability", "pixel_relevance"),
     *("absorbed_by_encoder", "earlier_words", "beta", "risk"),
 )
 UNFAMILIAR = """<p class="muted"><b>This image is unlike the photographs the model was trained on;
@@ -238,12 +238,12 @@ def _method_buttons(explanation: ExplanationLike) -> str:
 
 def numbers_table(explanation: ExplanationLike) -> str:
     """All numbers as a table, which needs no script and can be printed."""
-    titles = ["word", "probability", "logit", *(name for name, _ in BUDGET_PARTS.values()), "from the image"]
+    titles = ["word", "probability", "score", *(name for name, _ in BUDGET_PARTS.values()), "from the image"]
     if has_risk := any(word.risk is not None for word in explanation.words):
         titles.append("made up")
     rows = []
     for word in explanation.words:
-        numbers = [f"{value:z.3f}" for value in (word.logit, *part_values(word.budget))]
+        numbers = [f"{value:z.3f}" for value in (word.score, *part_values(word.budget))]
         cells = [f"{word.probability:.4f}", *numbers, f"{100 * word.budget.image_share:z.0f} %"]
         if has_risk:
             cells.append("" if word.risk is None else f"{100 * word.risk:.0f} %")

@@ -33,9 +33,14 @@ METHOD_STYLES = _MethodStyles(
     {
         "lrp": MethodStyle(
             "LRP",
-            description="Layer-wise relevance propagation: the logit, passed back layer by layer to the pixels.",
+            description="Layer-wise relevance propagation: the score, passed back layer by layer to the pixels.",
             colour="#D55E00",
         ),
+        "lrp-why": MethodStyle("LRP, why", colour="#D55E00"),
+        "lrp-seen": MethodStyle("LRP, seen", colour="#E58A4B"),
+        "lrp-features": MethodStyle("LRP, features", colour="#F0BC97"),
+        "lrp-apart": MethodStyle("LRP, apart", colour="#A34700"),
+        "lrp-centred": MethodStyle("LRP, centred", colour="#6E3000"),
         "gradcam": MethodStyle(
             "Grad-CAM",
             signed=False,
@@ -61,9 +66,15 @@ METHOD_STYLES = _MethodStyles(
             description="Where the model attended for this word. High attention does not prove a dependence.",
             colour="#E69F00",
         ),
+        "occlusion": MethodStyle(
+            "Occlusion",
+            description="How much less likely the word becomes when a square window hides this part of the image.",
+            colour="#8A6D00",
+        ),
         "last": MethodStyle("Last three words", colour="#F0E442"),
         "random": MethodStyle("Random", colour="#999999"),
         "uniform": MethodStyle("Uniform", colour="#BBBBBB"),
+        "centre": MethodStyle("Centre", colour="#CCCCCC"),
     }
 )
 """The methods of explanations, and the baselines of audits, in the order in which they are shown."""

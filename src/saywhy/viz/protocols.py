@@ -49,7 +49,7 @@ class CaptionLike(Protocol):
 
 
 class BudgetLike(Protocol):
-    """The evidence budget of a word: four parts that add up to its logit."""
+    """The evidence budget of a word: four parts that add up to its score."""
 
     @property
     def image(self) -> float:
@@ -89,10 +89,10 @@ class WordLike(Protocol):
 
     @property
     def contrast(self) -> str | None:
-        """The word it is compared with, if any; the logit is then the difference between the two."""
+        """The word it is compared with, if any; the score is then the difference between their logits."""
 
     @property
-    def logit(self) -> float:
+    def score(self) -> float:
         """The explained number."""
 
     @property
@@ -101,7 +101,7 @@ class WordLike(Protocol):
 
     @property
     def budget(self) -> BudgetLike:
-        """The logit, split into parts."""
+        """The score, split into parts."""
 
     @property
     def pixel_relevance(self) -> float | None:
