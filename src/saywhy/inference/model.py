@@ -24,7 +24,7 @@ from saywhy.encoders.base import Features
 from saywhy.errors import UnreadableImage, UserError, did_you_mean
 from saywhy.explain.composites import DEFAULT, RISK_RULES, Composite, composite
 from saywhy.explain.explanation import Explanation
-from saywhy.explain.methods import METHODS, attribute
+from saywhy.explain.methods import REPORT_METHODS, attribute
 from saywhy.explain.passes import Targets
 from saywhy.explain.request import ExplanationRequest, explain
 from saywhy.files import read_json
@@ -115,7 +115,7 @@ class Model:
     def explanations(
         self,
         images: Iterable[ImageSource],
-        methods: Sequence[str] = METHODS,
+        methods: Sequence[str] = REPORT_METHODS,
         caption: str | None = None,
         word: str | None = None,
         position: int | None = None,
@@ -131,7 +131,8 @@ class Model:
 
         Args:
             images: as in `captions`.
-            methods: of `saywhy.explain.METHODS`, and "occlusion", which is slow.
+            methods: of `saywhy.explain.methods`: "lrp", its other maps such as "lrp-apart" and "lrp-seen", the gradient
+                methods, "attention", and "occlusion", which is slow.
             caption: explain this caption instead of the model's own.
             word: explain this word only: where the caption has it, or else where it is most probable.
             position: explain the word at this position only, counted from 1; with `word`, that word at this position.
