@@ -17,8 +17,10 @@ from torch import Tensor, nn
 
 from saywhy import encoders
 from saywhy.captioners import Attention, Captioner, CaptionerSettings, State, Step, build, captioners
+from saywhy.data.preprocess import Preprocessing
 from saywhy.data.tokenizer import END, MARKERS, START, Vocabulary
 from saywhy.encoders.base import Encoder, Features
+from saywhy.judges import DualEncoder, DualEncoderSettings, SavedJudge
 
 DOCUMENTED = Path(__file__).parents[1] / "docs" / "new-architecture.md"
 
@@ -98,6 +100,17 @@ def sensitive_captioner(name: str = "soft-attention", words: int = WORDS, seed: 
             if not parameter_name.startswith("encoder."):
                 parameter.normal_(std=0.4)
     return model
+
+
+def judge(seed: int = 0, **changes: Any) -> DualEncoder:
+    """A judge with random weights, in evaluation mode."""
+    torch.manual_seed(seed)
+    small = {"embedding": 16, "width": 16, "layers": 2, "heads": 2}
+    return DualEncoder(encoder(), WORDS, DualEncoderSettings(**small | changes)).eval()
+
+
+def saved_judge(seed: int = 0) -> SavedJudge:
+    return SavedJudge("tiny-judge", judge(seed), vocabulary(), Preprocessing(SIDE))
 
 
 def features(

@@ -20,7 +20,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -31,6 +31,16 @@ Arrays = Mapping[str, np.ndarray]
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DAMAGED = (ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+
+
+class ItemCache(Protocol):
+    """What computing missing items needs of a cache."""
+
+    def has(self, name: str) -> bool:
+        """Whether the item is cached."""
+
+    def save(self, name: str, arrays: Arrays) -> None:
+        """Write the arrays of an item."""
 
 
 class DiskCache:

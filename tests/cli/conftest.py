@@ -15,6 +15,8 @@ import tiny
 from saywhy.captioners.model_folder import SavedModel
 from saywhy.cli import main
 from saywhy.data.preprocess import Preprocessing
+from saywhy.encoders.base import build
+from saywhy.judges import DualEncoder, DualEncoderSettings, SavedJudge
 
 SPLITS = ("train", "train", "train", "train", "dev", "dev", "test", "test", "test")
 
@@ -80,6 +82,18 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "small"
     decoding = {"beam": 2, "max_words": 6}
     SavedModel("tiny", tiny.sensitive_captioner(), tiny.vocabulary(), Preprocessing(tiny.SIDE), decoding).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A judge with random weights over another encoder than that of `model`; tests must not change it."""
+    folder = tmp_path_factory.mktemp("judges") / "judge"
+    tiny.torch.manual_seed(0)
+    encoder = build("timm:test_resnet", weights=None, size=tiny.SIDE)
+    network = DualEncoder(encoder, tiny.WORDS, DualEncoderSettings(embedding=8, width=8, layers=1, heads=2))
+    saved = tiny.saved_judge()
+    SavedJudge("random-judge", network.eval(), saved.vocabulary, saved.preprocessing).save(folder)
     return folder
 
 

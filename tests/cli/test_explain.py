@@ -21,6 +21,7 @@ from PIL import Image
 import tiny
 from saywhy.cli import app
 from saywhy.explain import METHODS, Explanation, composites
+from saywhy.explain.methods import REPORT_METHODS
 from saywhy.inference.model import SHIPPED
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "images"
@@ -176,7 +177,7 @@ def test_methods_are_separated_by_commas_or_repeated_and_default_to_all(run, mod
         assert set(Explanation.load(tmp_path / "why").maps) == set(names)
         return names
 
-    assert methods() == list(METHODS)
+    assert methods() == list(REPORT_METHODS)
     assert methods("--method", "gradcam, LRP", "--method", "attention,lrp") == ["gradcam", "lrp", "attention"]
     assert methods("--method", "guided-gradcam") == ["guided-gradcam"]
 

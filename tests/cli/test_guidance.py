@@ -31,7 +31,7 @@ class UniformLM:
 @pytest.fixture
 def language_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every --lm is the uniform language model."""
-    monkeypatch.setattr(Model, "language_model", lambda model, path: UniformLM() if path else None)
+    monkeypatch.setattr(Model, "language_model", lambda model, path, prompt="": UniformLM() if path else None)
 
 
 @pytest.fixture

@@ -225,3 +225,15 @@ def test_user_errors_of_worker_processes_are_raised_without_a_traceback(workers)
     assert [next(items), next(items)] == [0, 1]
     with pytest.raises(UserError, match=r"^a full disk$"):
         next(items)
+
+
+def test_one_caption_of_each_image_is_drawn_anew_for_every_epoch():
+    batches = make_batches([[["a"], ["b"], ["c"]]] * 10)
+    epochs = [batches.order("one-caption", 4, seed=0, epoch=epoch) for epoch in range(3)]
+    for order in epochs:
+        assert [len(pairs) for pairs in order] == [4, 4], "all batches are complete"
+        assert len({image for pairs in order for image, _ in pairs}) == 8
+        assert {caption for pairs in order for _, caption in pairs} <= {0, 1, 2}
+    assert epochs[0] != epochs[1]
+    assert epochs[0] == batches.order("one-caption", 4, seed=0, epoch=0)
+    assert [len(pairs) for pairs in batches.order("one-caption", 16, seed=0, epoch=0)] == [10]

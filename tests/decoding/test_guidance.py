@@ -394,6 +394,7 @@ def test_a_word_with_a_logit_of_minus_infinity_stays_impossible(method):
         ({"guidance": True}, "guidance must be a number, not True"),
         ({"lm": 3}, "lm must be text, not 3"),
         ({"lm": "q"}, "lm needs guidance other than 1, or lm_weight"),
+        ({"lm_prompt": "captions.txt"}, "lm_prompt is for a language model: give lm"),
         ({"lm_weight": (5, 2.5)}, "lm_weight is for a language model: give lm"),
         ({"lm": "q", "guidance": 2, "lm_weight": (5, 2.5)}, "guidance = 2 and lm_weight exclude each other"),
         ({"lm": "q", "lm_weight": 5}, "lm_weight must be two numbers"),

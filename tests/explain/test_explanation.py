@@ -18,6 +18,7 @@ from saywhy.data.preprocess import Preprocessing
 from saywhy.data.regions import RegionSettings
 from saywhy.errors import UserError
 from saywhy.explain import METHODS, Budget, Explanation
+from saywhy.explain.methods import REPORT_METHODS
 from saywhy.inference.model import Model
 
 SIZE = (150, 100)
@@ -83,7 +84,7 @@ def test_fields_describe_the_caption_the_image_and_the_model(
     assert words == [(token, token) for token in explained.tokens]
     assert [word.position for word in explained.words] == [*range(len(explained.tokens))]
     assert (explained.source, explained.model, explained.size) == (str(patch_image), "tiny", SIZE)
-    assert (explained.methods, explained.composite) == (METHODS, "by-stride")
+    assert (explained.methods, explained.composite) == (REPORT_METHODS, "by-stride")
     assert (explained.score, explained.map_kind) == ("logp", "why")
     assert explained.budget == [word.budget for word in explained.words]
     assert saywhy.Explanation is Explanation
@@ -91,12 +92,12 @@ def test_fields_describe_the_caption_the_image_and_the_model(
 
 def test_every_earlier_word_has_one_weight(explained: Explanation):
     for word in explained.words:
-        assert set(word.earlier_words) == set(METHODS) - {"attention"}
+        assert set(word.earlier_words) == set(REPORT_METHODS) - {"attention"}
         assert {len(weights) for weights in word.earlier_words.values()} == {word.position}
         assert sum(word.earlier_words["lrp"]) == pytest.approx(word.budget.earlier_words, abs=1e-4)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", REPORT_METHODS)
 def test_map_has_the_size_of_the_image_or_the_given_one(explained: Explanation, method: str):
     values = explained.map(1, method)
     assert values.shape == (SIZE[1], SIZE[0])

@@ -161,3 +161,17 @@ def test_maps_of_precomputed_features_are_over_features():
 def test_an_unknown_choice_is_refused(field):
     with pytest.raises(UserError, match=f"^unknown {field} 'whyy'"):
         Composite(**{field: "whyy"})
+
+
+@pytest.mark.parametrize("positions", [(0, 1, 2, 3), (2,)], ids=["all words", "one word"])
+def test_a_map_named_as_a_method_is_the_map_that_the_composite_names(positions):
+    captioner = tiny.sensitive_captioner("ada-lstm").double()
+    pixels, boxes = inputs(captioner, "grid", 1)
+    tokens = tiny.captions(1, length=4)[:, :-1]
+    targets = make_targets(tokens, positions, [int(tokens[0, position + 1]) for position in positions if position < 4])
+    rules = composite("by-stride")
+    together = attribute(captioner, pixels, boxes, targets, [f"lrp-{kind}" for kind in MAPS], rules)
+    for kind in MAPS:
+        alone = attribute(captioner, pixels, boxes, targets, ("lrp",), replace(rules, map=kind))
+        assert_close(together.maps[f"lrp-{kind}"], alone.maps["lrp"])
+        assert_close(together.earlier_words[f"lrp-{kind}"], alone.earlier_words["lrp"])

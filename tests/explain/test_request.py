@@ -14,7 +14,7 @@ from saywhy.data.preprocess import Preprocessing
 from saywhy.data.tokenizer import MARKERS, PAD, START, Vocabulary
 from saywhy.errors import UserError
 from saywhy.explain.composites import Composite, composites
-from saywhy.explain.methods import METHODS
+from saywhy.explain.methods import REPORT_METHODS
 from saywhy.explain.passes import Targets
 from saywhy.explain.request import ExplanationRequest, known_word, parse_caption
 from saywhy.inference.model import Model
@@ -111,7 +111,7 @@ def test_request_is_parsed_into_words_of_the_vocabulary():
     caption = ("a", "dog", "runs")
     expected = ExplanationRequest(caption, "dogs", 2, "runs", ("lrp", "attention"), composites["paper"])
     assert request == expected
-    assert request_for() == ExplanationRequest(None, None, None, None, METHODS, composites["by-stride"])
+    assert request_for() == ExplanationRequest(None, None, None, None, REPORT_METHODS, composites["by-stride"])
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,12 @@ import sys
 import pytest
 import torch
 
-import tiny  # noqa: F401  one thread
+import tiny
 from reference.language_models import mass, next_token_log_p, tokens_log_p
 from saywhy.data.tokenizer import END, MARKERS, START, UNK, Vocabulary, as_text
 from saywhy.errors import UserError
 from saywhy.language_models import load_scorer
+from saywhy.language_models.load_scorer import read_prompt
 
 transformers = pytest.importorskip("transformers")
 
@@ -281,3 +282,29 @@ def test_without_transformers_one_line_names_the_extra(tmp_path, vocabulary, mon
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(UserError, match=r'pip install "saywhy\[hf\]"'):
         load_scorer(tmp_path, vocabulary)
+
+
+def test_a_prompt_of_decoding_is_read_by_the_language_model(tmp_path, tokenizer, vocabulary, model):
+    from saywhy.captioners.model_folder import SavedModel
+    from saywhy.data.preprocess import Preprocessing
+    from saywhy.inference.model import Model
+
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    prompt = tmp_path / "captions.txt"
+    prompt.write_text("\n\n".join(PROMPT))
+    assert read_prompt(prompt) == PROMPT
+    captioner = tiny.captioner(words=len(vocabulary))
+    loaded = Model(SavedModel("m", captioner, vocabulary, Preprocessing(tiny.SIDE), {}))
+    with_prompt, without = loaded.language_model(str(tmp_path), str(prompt)), loaded.language_model(str(tmp_path))
+    caption = [START, *map(vocabulary.ids.__getitem__, ("a", "dog")), END]
+    expected = HuggingFaceScorer(model, tokenizer, vocabulary, PROMPT)
+    scores = [caption_log_probabilities(scorer, [caption])[0] for scorer in (with_prompt, without, expected)]
+    assert scores[0] == pytest.approx(scores[2], abs=1e-4)
+    assert scores[0] != pytest.approx(scores[1], abs=1e-4)
+
+
+def test_a_prompt_without_captions_is_refused(tmp_path):
+    (tmp_path / "empty.txt").write_text("\n \n")
+    with pytest.raises(UserError, match=r"empty.txt: no example captions; write one per line"):
+        read_prompt(tmp_path / "empty.txt")

@@ -81,3 +81,48 @@ def _tf_idf(words, n, documents):
         df = sum(any(gram in ngrams(reference, n) for reference in group) for group in documents)
         vector[gram] = count * (math.log(len(documents)) - math.log(max(1, df)))
     return vector
+
+
+def cosine(first, second):
+    """Of two vectors."""
+    dot = sum(a * b for a, b in zip(first, second, strict=True))
+    return dot / math.sqrt(sum(a * a for a in first)) / math.sqrt(sum(b * b for b in second))
+
+
+def image_ranks(captions, images, image_of):
+    """Rank of each caption's image; equal similarities share the mean of their ranks."""
+    ranks = []
+    for caption, own in zip(captions, image_of, strict=True):
+        similarities = [cosine(caption, image) for image in images]
+        better = sum(value > similarities[own] + 1e-6 for value in similarities)
+        equal = sum(abs(value - similarities[own]) <= 1e-6 for value in similarities) - 1
+        ranks.append(1 + better + equal / 2)
+    return ranks
+
+
+def clip_scores(captions, images, references):
+    """CLIPScore and RefCLIPScore of each caption."""
+    scores = []
+    for caption, image, group in zip(captions, images, references, strict=True):
+        with_image = 2.5 * max(cosine(caption, image), 0)
+        with_text = max(max(cosine(caption, reference) for reference in group), 0)
+        both = 2 / (1 / with_image + 1 / with_text) if with_image and with_text else 0.0
+        scores.append((with_image, both))
+    return scores
+
+
+def bert_score(candidate, reference, candidate_vectors, reference_vectors, idf):
+    """P, R and F of two lists of tokens; `idf` has the weight of each token."""
+    precision = recall = 0.0
+    for token, vector in zip(candidate, candidate_vectors, strict=True):
+        precision += idf[token] * max(cosine(vector, other) for other in reference_vectors)
+    for token, vector in zip(reference, reference_vectors, strict=True):
+        recall += idf[token] * max(cosine(vector, other) for other in candidate_vectors)
+    precision /= sum(idf[token] for token in candidate)
+    recall /= sum(idf[token] for token in reference)
+    return precision, recall, 2 * precision * recall / (precision + recall)
+
+
+def inverse_document_frequency(token, references):
+    """Of a token, over all references."""
+    return math.log((len(references) + 1) / (1 + sum(token in reference for reference in references)))

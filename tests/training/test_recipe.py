@@ -13,7 +13,8 @@ from saywhy.errors import UserError
 from saywhy.training.recipe import Recipe, from_table, read_recipe
 
 FOLDER = Path(__file__).parents[2] / "recipes"
-RECIPES = sorted(path for path in FOLDER.glob("*.toml") if not path.stem.startswith("lm-"))  # those are language models
+OTHERS = ("lm-", "judge")  # recipes of language models and of judges
+RECIPES = sorted(path for path in FOLDER.glob("*.toml") if not path.stem.startswith(OTHERS))
 
 
 def write_recipe(folder: Path, text: str) -> Path:

@@ -379,7 +379,7 @@ def test_events_tell_what_is_trained_and_how_long_it_takes(colours, tmp_path, mo
         assert min(steps) < event["loss"] < max(steps)
         assert event["images_per_second"] > 0
     seconds_left = [event["seconds_left"] for event in epochs]
-    assert seconds_left[0] > seconds_left[1] > seconds_left[2] == 0
+    assert min(seconds_left[:2]) > seconds_left[2] == 0  # an estimate, which may rise on a busy machine
     assert len(set(drawn)) == 3, "the curves are not drawn again after each epoch"
 
 

@@ -151,6 +151,44 @@ def test_an_unsigned_map_is_black_and_transparent_where_it_is_high():
     assert layer[-2, -2, 3] > 180
 
 
+def test_maps_of_all_words_share_one_scale():
+    lrp = np.zeros((3, 16, 16), np.float32)
+    lrp[0], lrp[1] = 2, -0.5
+    page = explanation_page(explanation(*caption(), methods=("lrp",), maps={"lrp": lrp}))
+    assert page_data(page)["strengths"]["lrp"] == [1, 0.25, 0]
+
+
+def test_the_page_knows_the_relevance_of_every_place_for_every_word():
+    lrp = np.zeros((2, 16, 16), np.float32)
+    lrp[0, :, :8], lrp[1, :, 8:] = 1, -0.5
+    words = (word("dog", 0), word("cat", 1))
+    data = page_data(explanation_page(explanation(*words, methods=("lrp",), maps={"lrp": lrp})))
+    columns, rows = data["grid"]
+    assert (columns, rows) == (20, 15), "the shape of the image"
+    dog, cat = (np.array(values).reshape(rows, columns) for values in data["cells"]["lrp"])
+    assert (dog[:, :9] > 950).all()
+    assert (np.abs(dog[:, 11:]) < 50).all()
+    assert (np.abs(cat[:, :9]) < 50).all()
+    assert (np.abs(cat[:, 11:] + 500) < 50).all()
+
+
+@pytest.mark.parametrize(("risks", "opens"), [((None, None, None), 0), ((0.1, None, 0.6), 2), ((None, 0.3, 0.3), 1)])
+def test_the_page_opens_with_the_word_that_is_most_likely_made_up(risks, opens):
+    words = [word(text, place, risk=risk) for place, (text, risk) in enumerate(zip("abc", risks, strict=True))]
+    assert page_data(explanation_page(explanation(*words)))["opens"] == opens
+
+
+def test_lrp_is_named_after_its_map():
+    data = page_data(explanation_page(explanation(*caption(), map_kind="why")))
+    assert data["methods"][0]["name"] == METHOD_STYLES["lrp-why"].name
+
+
+@pytest.mark.parametrize(("score", "text"), [("logp", "how much it leads over"), ("logit", "the logit; the word with")])
+def test_the_help_says_what_the_score_is(score, text):
+    page = explanation_page(explanation(*caption(), score=score))
+    assert text in " ".join(page.split())
+
+
 def test_multi_head_attention_has_a_mean_map_and_one_map_per_head():
     maps = page_data(explanation_page(explanation(*caption(), heads=4)))["maps"]
     assert {len(word_maps) for word_maps in maps["attention"]} == {5}
@@ -313,6 +351,49 @@ def test_in_a_browser_keys_and_pointer_choose_words(browser):
     steps = {"right": "dog", "right at the end": "runs", "left in the slider": "runs", "click on a thumbnail": "a"}
     steps |= {"pointer on a word": "runs", "pointer leaves it": "a", "right with the focus on a word": "dog"}
     assert dict(zip(steps, text_of(dom, "earlier-words-note").split(), strict=True)) == steps
+
+
+def test_in_a_browser_a_weak_map_is_faded_unless_each_word_has_its_own_scale(browser):
+    lrp = np.zeros((2, 16, 16), np.float32)
+    lrp[0], lrp[1] = 1, 0.1
+    page = explanation_page(explanation(word("dog", 0), word("cat", 1), methods=("lrp",), maps={"lrp": lrp}))
+    read = "document.getElementById('caption-word').textContent = "
+    read += "getComputedStyle(document.getElementById('viewer')).getPropertyValue('--strength');"
+    assert float(text_of(browser(page, read, "#word=1"), "caption-word")) == 1
+    dom = browser(page, read, "#word=2")
+    assert float(text_of(dom, "caption-word")) == pytest.approx(0.1**0.7, abs=1e-3)
+    assert text_of(dom, "map-warning") == "This map is weak: 10 % of the strength of the strongest word’s."
+    own = "document.getElementById('own-scale').click();"
+    assert float(text_of(browser(page, own + read, "#word=2"), "caption-word")) == 1
+
+
+def test_in_a_browser_a_word_with_little_evidence_from_the_image_has_a_warning(browser):
+    little = replace(word("dog", 0), budget=Budget(0.1, 1.9, 0.0, 0.0))
+    dom = browser(explanation_page(explanation(little, word("cat", 1))))
+    warning = "Only 5 % of the evidence for “dog” is from the image: read little into its map."
+    assert text_of(dom, "map-warning") == warning
+    assert text_of(browser(explanation_page(explanation(*caption()))), "map-warning") == ""
+
+
+def test_in_a_browser_a_place_shows_its_relevance_for_every_word(browser):
+    lrp = np.zeros((2, 16, 16), np.float32)
+    lrp[0, :, :8], lrp[1, :, :8] = 1, -0.5
+    words = (word("dog", 0), word("cat", 1))
+    page = explanation_page(explanation(*words, methods=("lrp",), maps={"lrp": lrp}))
+    script = """
+      const box = document.getElementById("viewer").getBoundingClientRect();
+      const at = (type, x) => document.getElementById("viewer").dispatchEvent(new PointerEvent(type, {
+        pointerType: "mouse", clientX: box.left + x * box.width, clientY: box.top + 0.5 * box.height }));
+      at("pointermove", 0.2);
+    """
+    dom = browser(page, script)
+    assert [weight for _, weight in tokens(dom)] == ["100 %", "−50 %"]
+    assert "This place" in text_of(dom, "earlier-words-note")
+    assert dom.count('class="spot"') == 3, "in the large frame and in both small ones"
+    assert [weight for _, weight in tokens(browser(page, script + 'at("pointermove", 0.9);'))] == ["0 %", "0 %"]
+    left = browser(page, script + 'at("pointerleave", 2);')
+    assert left.count('class="spot"') == 0
+    assert "This place" not in text_of(left, "earlier-words-note")
 
 
 def test_in_a_browser_attention_has_heads_but_no_weights_of_words(browser):

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from saywhy.cache import Arrays, DiskCache, content_key
+from saywhy.cache import Arrays, DiskCache, ItemCache, content_key
 from saywhy.captioners.base import Captioner
 from saywhy.data.datasets import CaptionedImage, Dataset
 from saywhy.data.object_words import ObjectWords
@@ -182,7 +182,7 @@ class AuditContext:
 
     def compute_missing(
         self,
-        cache: DiskCache,
+        cache: ItemCache,
         compute: Callable[[ImageBatch, list[CaptionedImage]], Iterable[Arrays]],
         stage: str,
         images: Sequence[CaptionedImage] | None = None,

@@ -34,7 +34,7 @@ from saywhy.provenance import saywhy_version
 
 FORMAT = 2
 WEIGHTS, CONFIG, VOCABULARY = "model.safetensors", "config.json", "vocabulary.json"
-CAPTIONER, LANGUAGE_MODEL = "captioner", "language-model"  # kinds of model folders
+CAPTIONER, LANGUAGE_MODEL, JUDGE = "captioner", "language-model", "judge"  # kinds of model folders
 
 
 @dataclass(frozen=True)

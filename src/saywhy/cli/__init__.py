@@ -15,7 +15,21 @@ from typing import Annotated, Any
 
 import typer
 
-from saywhy.cli import audit, caption, compare, data, evaluate, evaluate_lm, explain, models, results, train, train_lm
+from saywhy.cli import (
+    audit,
+    caption,
+    compare,
+    data,
+    evaluate,
+    evaluate_lm,
+    explain,
+    models,
+    results,
+    sweep,
+    train,
+    train_judge,
+    train_lm,
+)
 from saywhy.cli.common import print_error
 from saywhy.cli.options import FLAG, examples
 from saywhy.errors import UserError
@@ -43,9 +57,11 @@ app.command("evaluate", epilog=evaluate.EPILOG)(evaluate.evaluate)
 app.command("compare", epilog=compare.EPILOG)(compare.compare)
 app.command("audit", epilog=audit.EPILOG)(audit.audit)
 app.command("train", epilog=train.EPILOG)(train.train)
+app.command("train-judge", epilog=train_judge.EPILOG)(train_judge.train_judge)
 app.command("train-lm", epilog=train_lm.EPILOG)(train_lm.train_lm)
 app.command("evaluate-lm", epilog=evaluate_lm.EPILOG)(evaluate_lm.evaluate_lm)
 app.add_typer(data.app, name="data")
+app.add_typer(sweep.app, name="sweep")
 app.command("models", epilog=models.EPILOG)(models.models)
 app.command("results", epilog=results.EPILOG)(results.results)
 

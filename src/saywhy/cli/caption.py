@@ -32,6 +32,7 @@ from saywhy.cli.options import (
     Images,
     JsonLines,
     LanguageModel,
+    LanguageModelPrompt,
     LanguageModelWeight,
     LengthPenalty,
     Model,
@@ -73,6 +74,7 @@ def caption(
     guidance: Guidance = None,
     lm: LanguageModel = None,
     lm_weight: LanguageModelWeight = None,
+    lm_prompt: LanguageModelPrompt = None,
     sample: Annotated[
         bool,
         typer.Option(
@@ -132,7 +134,7 @@ def caption(
         "no_repeat": no_repeat,
         "attention": attention,
         "style": style,
-        **guidance_settings(guidance, lm, lm_weight),
+        **guidance_settings(guidance, lm, lm_weight, lm_prompt),
     }
     if sample:
         decoding |= {"method": "sample", "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}

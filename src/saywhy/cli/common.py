@@ -93,21 +93,28 @@ class Failures:
         return 2 if self.count else 0
 
 
-def guidance_settings(guidance: float | None, lm: str | None, lm_weight: str | None) -> dict[str, Any]:
-    """The decoding settings of --guidance, --lm and --lm-weight; a `UserError` where they do not fit together."""
+def guidance_settings(
+    guidance: float | None, lm: str | None, lm_weight: str | None, lm_prompt: Path | None = None
+) -> dict[str, Any]:
+    """The decoding settings of --guidance and the --lm options; a `UserError` where they do not fit together."""
     if lm is not None and not lm.strip():
         raise UserError("--lm is empty: give the path of a language model")
+    if lm_prompt is not None and lm is None:
+        raise UserError("--lm-prompt is read by a language model: add --lm PATH")
     if lm_weight is not None and lm is None:
         raise UserError("--lm-weight is the weight of a language model: add --lm PATH")
     if lm_weight is not None and guidance is not None:
         raise UserError("--guidance and --lm-weight are two kinds of guidance: give one or the other")
     if lm is not None and lm_weight is None and guidance in (None, 1):
         raise UserError("--lm has no effect alone: add --guidance G other than 1, or --lm-weight A,B")
-    settings = {"guidance": guidance, "lm": lm, "lm_weight": None if lm_weight is None else _pair(lm_weight)}
+    weights = None if lm_weight is None else number_pair(lm_weight)
+    prompt = None if lm_prompt is None else str(lm_prompt)
+    settings = {"guidance": guidance, "lm": lm, "lm_weight": weights, "lm_prompt": prompt}
     return {name: value for name, value in settings.items() if value is not None}
 
 
-def _pair(text: str) -> tuple[float, ...]:
+def number_pair(text: str) -> tuple[float, ...]:
+    """The weights of --lm-weight; `Decoding` checks how many there are, and their range."""
     try:
         return tuple(float(number) for number in text.split(","))
     except ValueError:

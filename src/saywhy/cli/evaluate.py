@@ -26,19 +26,24 @@ from saywhy.cli.common import (
 )
 from saywhy.cli.options import (
     FLAG,
+    METRICS,
     OUTPUT,
     Attention,
     BatchSize,
     Beam,
+    Clip,
     Data,
     Device,
     Guidance,
     ImageFolder,
     Json,
+    JudgeFolder,
     LanguageModel,
+    LanguageModelPrompt,
     LanguageModelWeight,
     LengthPenalty,
     Model,
+    NoMeteor,
     Plugins,
     Reader,
     Regions,
@@ -50,6 +55,8 @@ from saywhy.cli.options import (
 from saywhy.errors import UserError
 
 if TYPE_CHECKING:
+    from saywhy.cli.embedding_scores import EmbeddingScores
+    from saywhy.cli.judge_scores import JudgeScores
     from saywhy.cli.object_scores import ObjectScores
     from saywhy.data.datasets import Dataset
     from saywhy.metrics.score import Scores
@@ -60,11 +67,11 @@ EPILOG = examples(
     "saywhy evaluate --data flickr8k --guidance 1.5",
     "saywhy evaluate --data flickr8k --captions captions.jsonl",
     "saywhy evaluate --data coco --objects --hallucination",
+    "saywhy evaluate --data flickr8k --clip hf:openai/clip-vit-base-patch32 --diversity",
+    "saywhy evaluate --data coco --judge runs/judge",
     "saywhy evaluate --data flickr8k --captions mine.jsonl --rescore soft.json",
 )
 ORACLE = "oracle regions, drawn by annotators for these very captions: not the scores of a captioner on unseen images"
-METRICS = "Metrics"
-TOLERANCE = 0.01  # percent; summing in another order differs by far less, one other caption by more
 
 
 def evaluate(
@@ -82,10 +89,7 @@ def evaluate(
             help="Score these captions instead of a model's: JSON lines from caption --json, or COCO's results JSON.",
         ),
     ] = None,
-    no_meteor: Annotated[
-        bool,
-        typer.Option("--no-meteor", metavar=FLAG, help="Skip METEOR, which needs Java.", rich_help_panel=METRICS),
-    ] = False,
+    no_meteor: NoMeteor = False,
     spice: Annotated[
         bool,
         typer.Option(
@@ -116,6 +120,26 @@ def evaluate(
             rich_help_panel=METRICS,
         ),
     ] = False,
+    clip: Clip = None,
+    judge: JudgeFolder = None,
+    bert_score: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BERT[@LAYER]",
+            help="Add BERTScore (idf, best reference) by this text encoder: a folder or hf:NAME of Hugging Face.",
+            show_default=False,
+            rich_help_panel=METRICS,
+        ),
+    ] = None,
+    diversity: Annotated[
+        bool,
+        typer.Option(
+            "--diversity",
+            metavar=FLAG,
+            help="Add distinct words, the share of unique captions, words per caption and self-BLEU.",
+            rich_help_panel=METRICS,
+        ),
+    ] = False,
     beam: Beam = None,
     length_penalty: LengthPenalty = None,
     attention: Attention = None,
@@ -123,6 +147,7 @@ def evaluate(
     guidance: Guidance = None,
     lm: LanguageModel = None,
     lm_weight: LanguageModelWeight = None,
+    lm_prompt: LanguageModelPrompt = None,
     as_json: Json = False,
     save_captions: Annotated[
         Path | None,
@@ -155,12 +180,12 @@ def evaluate(
     Captions are generated freely, not by teacher forcing; a signature records all settings.
     """
     decoding = {"beam": beam, "length_penalty": length_penalty, "attention": attention, "style": style}
-    decoding |= guidance_settings(guidance, lm, lm_weight)
+    decoding |= guidance_settings(guidance, lm, lm_weight, lm_prompt)
     decoding = {name: value for name, value in decoding.items() if value is not None}
     if captions and (model or decoding or regions):
         raise UserError(
             "--captions scores a file; --model, --beam, --length-penalty, --attention, --style, --guidance, --lm, "
-            "--lm-weight and --regions generate captions: give one or the other"
+            "--lm-weight, --lm-prompt and --regions generate captions: give one or the other"
         )
     if rescore and (out or save_captions or not captions):
         raise UserError("--rescore needs --captions FILE, and excludes --out and --save-captions")
@@ -170,33 +195,43 @@ def evaluate(
     import_plugins(plugins)
 
     from saywhy.cli.caption_files import read_captions, write_captions
+    from saywhy.cli.embedding_scores import EmbeddingScorer
+    from saywhy.cli.judge_scores import JudgeScorer
     from saywhy.cli.object_scores import ObjectScorer
     from saywhy.data.datasets import read, split_name
 
     dataset = read(data, reader=reader, image_folder=image_folder)
     images = dataset.split(split_name(split))
     metrics = {"meteor": not no_meteor, "spice": spice}
-    scorer = ObjectScorer.read(dataset, images, objects, hallucination)
+    object_scorer = ObjectScorer.read(dataset, images, objects, hallucination)
+    embedding_scorer = EmbeddingScorer.load(clip, bert_score, diversity, device)
+    judge_scorer = JudgeScorer.read(judge, images, device, batch_size, workers)
+    if judge and not captions:
+        judge_scorer.require_other_encoder(model)
     if captions:
         generated = GeneratedCaptions(captions.name, "given", read_captions(captions, images))
     else:
         generated = _generate(model, device, images, decoding, batch_size, workers, regions)
-    object_scores = scorer.score(generated.words)
+    object_scores = object_scorer.score(generated.words)
+    embedding_scores = embedding_scorer.score(images, generated.words)
+    judge_scores = judge_scorer.score(generated.words)
+    added = (object_scores, embedding_scores, judge_scores)
+    others = {name: fields for part in added for name, fields in part.as_dict().items()}
     if rescore:
-        generated, scores = _rescore(rescore, generated, images, metrics, object_scores)
+        generated, scores = _rescore(rescore, generated, images, metrics, others)
     else:
         scores = _score(generated, images, metrics)
     scores = replace(scores, notes=(*scores.notes, *object_scores.notes))
     if save_captions:
         write_captions(save_captions, generated.words)
     if out:
-        _save_results(out, generated, images, scores, object_scores)
+        _save_results(out, generated, images, scores, others)
     for note in scores.notes:
         print_error(note)
     if as_json:
-        typer.echo(json_line({**scores.as_dict(), **object_scores.as_dict()}))
+        typer.echo(json_line({**scores.as_dict(), **others}))
     else:
-        _show(generated, images, scores, object_scores)
+        _show(generated, images, scores, added)
 
 
 @dataclass(frozen=True)
@@ -239,7 +274,10 @@ def _generate(
     settings = loaded.decoding_with(**decoding)
     warn_if_guidance_is_untrained(loaded, settings)
     captioner = loaded.captioner
-    source, language_model = loaded.region_source(regions, data.root), loaded.language_model(settings.lm)
+    source, language_model = (
+        loaded.region_source(regions, data.root),
+        loaded.language_model(settings.lm, settings.lm_prompt),
+    )
     began = time.monotonic()
     with progress_of("captioning") as report:
         result = caption_split(
@@ -297,14 +335,14 @@ def _score(generated: GeneratedCaptions, data: Dataset, metrics: dict[str, bool]
 
 
 def _save_results(
-    path: Path, generated: GeneratedCaptions, data: Dataset, scores: Scores, objects: ObjectScores
+    path: Path, generated: GeneratedCaptions, data: Dataset, scores: Scores, others: dict[str, Any]
 ) -> None:
     """Write a results file: the scores and everything they depend on. Notes are about this machine: left out."""
     from saywhy.files import write_text
 
     split = data.images[0].split
     settings = {"model": generated.source, "data": data.name, "split": split, "decoding": generated.decoding}
-    results = {**settings, "scores": _without_notes(scores), **objects.as_dict(), **generated.details}
+    results = {**settings, "scores": _without_notes(scores), **others, **generated.details}
     write_text(path, json.dumps(results, indent=2) + "\n")
 
 
@@ -313,66 +351,24 @@ def _without_notes(scores: Scores) -> dict[str, Any]:
 
 
 def _rescore(
-    path: Path,
-    generated: GeneratedCaptions,
-    data: Dataset,
-    metrics: dict[str, bool],
-    objects: ObjectScores,
+    path: Path, generated: GeneratedCaptions, data: Dataset, metrics: dict[str, bool], others: dict[str, Any]
 ) -> tuple[GeneratedCaptions, Scores]:
-    """Score captions again and write the scores into the results file of the evaluation they come from.
+    """Score captions again and write the scores into the results file of the evaluation they come from."""
+    from saywhy.cli.results_update import read_results, update_results
 
-    Nothing else in the file changes. Captions that do not give the file's own BLEU and CIDEr are refused, and so are
-    scores that lack a metric the file has.
-    """
-    from saywhy.files import write_text
-
-    results = _read_results(path)
-    for key, value in {"data": data.name, "split": data.images[0].split}.items():
-        if results[key] != value:
-            raise UserError(f"{path}: its {key} is {results[key]}, and these captions are scored on {value}")
+    results = read_results(path, data.name, data.images[0].split)
     generated = replace(generated, source=results["model"], decoding=results["decoding"])
     scores = _score(generated, data, metrics)
-    _compare(path, results["scores"], _without_notes(scores))
-    results = {**results, "scores": _without_notes(scores), **objects.as_dict()}
-    write_text(path, json.dumps(results, indent=2) + "\n")
+    update_results(path, results, _without_notes(scores), others)
     return generated, scores
 
 
-def _read_results(path: Path) -> dict[str, Any]:
-    from saywhy.files import read_json
-
-    results = read_json(path)
-    try:
-        texts = [results[key] for key in ("model", "data", "split", "decoding")]
-        numbers = _ngram_scores(results["scores"]).values()
-        if all(isinstance(text, str) for text in texts) and all(isinstance(value, float | int) for value in numbers):
-            return results
-    except (KeyError, TypeError, ValueError):
-        pass
-    raise UserError(f"{path}: not a results file, as `saywhy evaluate --out` writes them")
-
-
-def _ngram_scores(scores: dict[str, Any]) -> dict[str, float]:
-    """The scores that every evaluation has, by name."""
-    names = ["CIDEr", *(f"BLEU-{n}" for n in range(1, 5)), *(f"BLEU-{n} without penalty" for n in range(1, 5))]
-    return dict(zip(names, [scores["cider"], *scores["bleu"], *scores["bleu_no_penalty"]], strict=True))
-
-
-def _compare(path: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Raise a `UserError` where the new scores show that the captions are not those of the results file."""
-    for (name, before), after in zip(_ngram_scores(old).items(), _ngram_scores(new).values(), strict=True):
-        if not abs(before - after) <= TOLERANCE:  # so that NaN is refused, too
-            raise UserError(
-                f"{path}: its {name} is {before:.2f}, and that of these captions {after:.2f}: "
-                "they are not the captions of this file"
-            )
-    for metric, advice in {"meteor": "leave --no-meteor out", "spice": "add --spice"}.items():
-        if old.get(metric) is not None and new[metric] is None:
-            name = metric.upper()
-            raise UserError(f"{path}: has {name}, which was not computed now ({advice}); the file is unchanged")
-
-
-def _show(generated: GeneratedCaptions, data: Dataset, scores: Scores, objects: ObjectScores) -> None:
+def _show(
+    generated: GeneratedCaptions,
+    data: Dataset,
+    scores: Scores,
+    others: Sequence[ObjectScores | EmbeddingScores | JudgeScores],
+) -> None:
     console = output_console()
     split = f"{data.name} {data.images[0].split}, {scores.n:,} images"
     console.print(printable(f"{generated.source} on {split}"), soft_wrap=True)
@@ -384,5 +380,6 @@ def _show(generated: GeneratedCaptions, data: Dataset, scores: Scores, objects: 
     values = ["–" if value is None else f"{value:.1f}" for value in (*percent["bleu"], *metrics.values())]
     no_penalty = [f"{value:.1f}" for value in percent["bleu_no_penalty"]]
     console.print(plain_table(head, [("", *values), ("no penalty", *no_penalty)]))
-    objects.show()
+    for tables in others:
+        tables.show()
     console.print(printable(scores.signature), soft_wrap=True)

@@ -58,15 +58,14 @@ def evaluate_lm(
     from saywhy.captioners.model_folder import VOCABULARY, read_config
     from saywhy.data.datasets import read
     from saywhy.data.tokenizer import Vocabulary, tokenize
-    from saywhy.files import read_text
     from saywhy.inference.model import choose_device, locate
-    from saywhy.language_models.load_scorer import load_scorer
+    from saywhy.language_models.load_scorer import load_scorer, read_prompt
     from saywhy.language_models.word_scorer import VocabularyScorer, scorer_perplexity
 
     captioner = locate(vocabulary)
     read_config(captioner)
     words = Vocabulary.load(captioner / VOCABULARY)
-    lines = [line for line in read_text(prompt).splitlines() if line.strip()] if prompt else []
+    lines = read_prompt(prompt) if prompt else []
     target = choose_device(device)
     images = read(data, reader=reader).split(split).evenly_spaced(limit).images
     captions = [tokenize(caption) for image in images for caption in image.captions]

@@ -215,9 +215,9 @@ def _file_names() -> tuple[str, ...]:
 
 def _method_names(arguments: Sequence[str] | None) -> tuple[str, ...]:
     """The methods of --method: separated by commas, or given one by one."""
-    from saywhy.explain.methods import METHODS
+    from saywhy.explain.methods import REPORT_METHODS
 
-    names = [name.strip().lower() for argument in arguments or METHODS for name in argument.split(",")]
+    names = [name.strip().lower() for argument in arguments or REPORT_METHODS for name in argument.split(",")]
     return tuple(filter(None, names))
 
 

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-DECODING, METHOD, OUTPUT, MACHINE = "Decoding", "How to explain it", "Output", "Machine"  # panels of the help text
+DECODING, METHOD, METRICS = "Decoding", "How to explain it", "Metrics"  # panels of the help text
+OUTPUT, MACHINE = "Output", "Machine"
 FLAG = ""  # the metavar of a flag: newer versions of typer would print <bool>
 
 Images = Annotated[
@@ -121,6 +122,16 @@ LanguageModelWeight = Annotated[
         rich_help_panel=DECODING,
     ),
 ]
+LanguageModelPrompt = Annotated[
+    Path | None,
+    typer.Option(
+        "--lm-prompt",
+        metavar="FILE",
+        help="Example captions, one per line, that a Hugging Face --lm reads before each caption.",
+        show_default=False,
+        rich_help_panel=DECODING,
+    ),
+]
 Style = Annotated[
     str | None,
     typer.Option(
@@ -128,6 +139,30 @@ Style = Annotated[
         help="Style of the captions, for a model that has several; see saywhy models.",
         show_default="the model's",
         rich_help_panel=DECODING,
+    ),
+]
+NoMeteor = Annotated[
+    bool, typer.Option("--no-meteor", metavar=FLAG, help="Skip METEOR, which needs Java.", rich_help_panel=METRICS)
+]
+Clip = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CLIP",
+        help="Add CLIPScore, RefCLIPScore and the share of captions that find their image in the split (R@1, 5, "
+        "10), by this CLIP model: a folder or hf:NAME of Hugging Face, or open_clip:ARCH/PRETRAINED.",
+        show_default=False,
+        rich_help_panel=METRICS,
+    ),
+]
+JudgeFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--judge",
+        metavar="DIR",
+        help="Add a judge's recall, the share of captions that find their image, beside that of human captions; "
+        "see saywhy train-judge.",
+        show_default=False,
+        rich_help_panel=METRICS,
     ),
 ]
 Score = Annotated[

@@ -34,10 +34,12 @@ def results(
     """Write Markdown pages of scores and audits from results files.
 
     Scores are the files of evaluate --out, audits those of audit --out. Fine-tuning runs are the files of
-    evaluate --hallucination --out in the subfolder fine-tuning.
+    evaluate --hallucination --out in the subfolder fine-tuning, sweeps those of sweep guidance --out in the subfolder
+    guidance; the plots of sweeps are written beside the page.
     """
     from saywhy.files import write_text
     from saywhy.reports.audit_pages import write_pages
+    from saywhy.reports.guidance_tables import plot_name, read_sweeps, sweep_plot
     from saywhy.reports.results_page import results_page
 
     check_writable("--out", out)
@@ -46,6 +48,8 @@ def results(
     if audits:
         write_pages(folder, audits)
     if out:
+        for sweep in read_sweeps(folder):
+            write_text(out.parent / plot_name(sweep), sweep_plot(sweep))
         write_text(out, text)
     elif not audits:
         typer.echo(text)

@@ -144,7 +144,7 @@ def train(
     folders = parse_data(data, named=bool(experiment.data))
     captioned = {name: read(folder, reader=reader, image_folder=image_folder) for name, folder in folders.items()}
     if exclude:
-        captioned = _without(captioned, exclude)
+        captioned = without_images(captioned, exclude)
     with _resume_hint(out), TrainingDisplay() as display:
         progress = run(
             experiment,
@@ -167,7 +167,7 @@ def train(
         )
 
 
-def _without(data: Mapping[str, Dataset], exclude: Sequence[Path]) -> dict[str, Dataset]:
+def without_images(data: Mapping[str, Dataset], exclude: Sequence[Path]) -> dict[str, Dataset]:
     """The data sets without the training images that these files name."""
     from saywhy.data.overlap import read_names
 

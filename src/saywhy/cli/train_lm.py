@@ -90,8 +90,9 @@ def train_lm(
     from saywhy.data.datasets import read
     from saywhy.data.tokenizer import Vocabulary, tokenize
     from saywhy.inference.model import choose_device, locate
+    from saywhy.training.checkpoint import require_no_model
     from saywhy.training.language_model_recipe import read_language_model_recipe
-    from saywhy.training.language_model_trainer import check_language_model_folder, train_language_model
+    from saywhy.training.language_model_trainer import train_language_model
 
     check_writable("--out", out, folder=True)
     if ":" in device:
@@ -99,7 +100,7 @@ def train_lm(
     if device != "auto":
         choose_device(device)
     experiment = read_language_model_recipe(recipe, **changes_of(seed, None, epochs, settings or ()))
-    check_language_model_folder(out)
+    require_no_model(out)
     captioner = locate(vocabulary)
     read_config(captioner)  # a UserError where it is no captioner
     words = Vocabulary.load(captioner / VOCABULARY)

@@ -61,6 +61,21 @@ def equal_length_batches(
     return [batches[i] for i in random.permutation(len(batches))]
 
 
+@samplers.register("one-caption")
+def one_caption_batches(
+    captions: TokenIds, images: Sequence[int], size: int, random: np.random.Generator
+) -> list[list[Pair]]:
+    """Batches of `size` images with one of their captions each, drawn anew for every epoch.
+
+    All batches are complete, unless there is only one: the images that are left over are in other epochs.
+    """
+    order = [images[position] for position in random.permutation(len(images)).tolist()]
+    drawn = random.random(len(order)).tolist()
+    pairs = [(image, int(share * len(captions[image]))) for image, share in zip(order, drawn, strict=True)]
+    complete = max(1, len(pairs) // size) * size
+    return [pairs[start : start + size] for start in range(0, min(complete, len(pairs)), size)]
+
+
 @dataclass(frozen=True)
 class Batch:
     """Captions and the images they belong to.

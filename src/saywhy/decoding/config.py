@@ -55,6 +55,8 @@ class Decoding:
         lm: the path of a language model; "" for none. With `guidance` it replaces the captioner's p(words) without an
             image; with `lm_weight` it is added.
         lm_weight: α and β of language-model guidance; None turns it off.
+        lm_prompt: a file of example captions, one per line, that a language model of Hugging Face reads first; "" for
+            none.
     """
 
     method: str = "beam"
@@ -72,6 +74,7 @@ class Decoding:
     guidance: float = 1.0
     lm: str = ""
     lm_weight: tuple[float, float] | None = None
+    lm_prompt: str = ""
 
     WHOLE_NUMBERS: ClassVar[Mapping[str, tuple[int, int]]] = {
         "beam": (1, 1000),
@@ -89,7 +92,7 @@ class Decoding:
     LM_WEIGHTS: ClassVar[tuple[float, float]] = (0, 100)
 
     def __post_init__(self) -> None:
-        for name in ("method", "attention", "style", "lm"):
+        for name in ("method", "attention", "style", "lm", "lm_prompt"):
             _require_type(name, getattr(self, name), str, "text")
         _ = decoding_methods[self.method]
         if self.attention not in ATTENTION_MODES:
@@ -108,6 +111,8 @@ class Decoding:
         self._check_language_model()
 
     def _check_language_model(self) -> None:
+        if self.lm_prompt and not self.lm:
+            raise UserError("decoding: lm_prompt is for a language model: give lm, its path")
         if self.lm_weight is not None:
             object.__setattr__(self, "lm_weight", self._checked_weights())  # a list, as in JSON, becomes a tuple
             if not self.lm:
@@ -150,7 +155,7 @@ class Decoding:
         {'guidance': 1.5}
         """
         settings: dict[str, Any] = {"guidance": self.guidance} if self.guidance != 1 else {}
-        settings |= {"lm": PurePath(self.lm).name} if self.lm else {}
+        settings |= {name: PurePath(getattr(self, name)).name for name in ("lm", "lm_prompt") if getattr(self, name)}
         return settings | ({"lm_weight": list(self.lm_weight)} if self.lm_weight is not None else {})
 
     def _check_range(self, name: str, least: float, most: float) -> None:
@@ -197,6 +202,7 @@ class Decoding:
         style = f",style:{self.style}" if self.style else ""
         guidance = f",guidance{self.guidance:g}" if self.guidance != 1 else ""
         lm = f",lm:{PurePath(self.lm).name}" if self.lm else ""
+        lm += f",prompt:{PurePath(self.lm_prompt).name}" if self.lm_prompt else ""
         if self.lm_weight is not None:
             lm += f",alpha{self.lm_weight[0]:g},beta{self.lm_weight[1]:g}"
         words = f"length{self.length_penalty:g}{min_words},max{self.max_words}{no_repeat}"

@@ -2,7 +2,8 @@
 
 | method | pixels | earlier words |
 | --- | --- | --- |
-| `lrp` | relevance, signed | relevance, summed over the embedding |
+| `lrp` | relevance, signed: the map that the composite names | relevance, summed over the embedding |
+| `lrp-why`, `lrp-apart`, … | the map of that name, of `maps` | the same |
 | `gradcam` | ReLU of features weighted by their mean gradients | the sum of the embedding's gradients |
 | `guided-backprop` | the gradient, with guided ReLUs in the encoder | the same |
 | `guided-gradcam` | the product of the two | the same |
@@ -28,7 +29,7 @@ from saywhy.data.tokenizer import PAD
 from saywhy.decoding.config import log_probabilities
 from saywhy.encoders.base import Features
 from saywhy.errors import UserError, did_you_mean
-from saywhy.explain.composites import Composite
+from saywhy.explain.composites import MAPS, Composite
 from saywhy.explain.maps import COMPARING, less_others, lrp_map, over_pixels
 from saywhy.explain.occlusion import occlusion
 from saywhy.explain.passes import Forward, Relevance, Targets, run_gradients, run_lrp
@@ -37,7 +38,12 @@ from saywhy.explain.tracing import GuidedMode
 METHODS = ("lrp", "gradcam", "guided-gradcam", "guided-backprop", "gradient-input", "attention")
 EXPENSIVE_METHODS = ("occlusion",)
 """Further methods, which run only if they are named."""
-FEATURE_METHODS = ("gradcam", "attention")
+MAP_METHODS = tuple(f"lrp-{kind}" for kind in MAPS)
+"""The maps of LRP, each as a method."""
+REPORT_METHODS = ("lrp", "lrp-apart", *METHODS[1:])
+"""The methods of an explanation, unless others are named."""
+GRADIENT_METHODS = ("gradcam", "guided-gradcam", "guided-backprop", "gradient-input")
+FEATURE_METHODS = ("gradcam", "attention", "lrp-features")
 """Methods whose maps are over features, not pixels."""
 
 
@@ -76,13 +82,14 @@ def parse_methods(methods: str | Iterable[str]) -> tuple[str, ...]:
     >>> parse_methods("lrp,attention")
     ('lrp', 'attention')
     """
+    known = (*METHODS, *EXPENSIVE_METHODS, *MAP_METHODS)
     names = methods.split(",") if isinstance(methods, str) else methods
     names = tuple(dict.fromkeys(name.strip() for name in names))
     if not names:
         raise UserError(f"name at least one method, of {', '.join(METHODS)}")
     for name in names:
-        if name not in (*METHODS, *EXPENSIVE_METHODS):
-            raise UserError(f"unknown method {name!r}: {did_you_mean(name, (*METHODS, *EXPENSIVE_METHODS))}")
+        if name not in known:
+            raise UserError(f"unknown method {name!r}: {did_you_mean(name, known)}")
     return names
 
 
@@ -109,23 +116,25 @@ def attribute(
     forward = forward.detached()  # frees a large graph; the gradient methods build their own
     alpha = targets.at_positions(forward.attention.alpha).cpu()
     maps: dict[str, Tensor] = {}
-    earlier_words = {"lrp": relevance.tokens}
-    if "lrp" in methods and (to_pixels or pixels.ndim < 4):
-        maps["lrp"] = lrp_map(composite.map, relevance, forward.features)
-        if composite.map in COMPARING:
+    kinds = {method: composite.map for method in methods if method == "lrp"}
+    kinds |= {method: method.removeprefix("lrp-") for method in methods if method in MAP_METHODS}
+    earlier_words = dict.fromkeys(("lrp", *kinds), relevance.tokens)
+    if kinds and (to_pixels or pixels.ndim < 4):
+        maps = {method: lrp_map(kind, relevance, forward.features) for method, kind in kinds.items()}
+        if comparing := {method: kind for method, kind in kinds.items() if kind in COMPARING}:
             whole = targets.whole_captions()
-            is_whole = targets.words.shape == whole.words.shape and bool((targets.words == whole.words).all())
-            caption = maps["lrp"]
-            if not is_whole or (targets.contrast >= 0).any():
+            others = relevance
+            if not _are_whole_captions(targets, whole):
                 _, others = run_lrp(captioner, pixels, boxes, whole, composite, words_per_pass, check=check)
-                caption = lrp_map(composite.map, others, forward.features)
             lengths = (whole.words != PAD).sum(dim=1).tolist()
-            maps["lrp"] = less_others(maps["lrp"], targets.positions.cpu(), caption, lengths)
+            for method, kind in comparing.items():
+                caption = lrp_map(kind, others, forward.features)
+                maps[method] = less_others(maps[method], targets.positions.cpu(), caption, lengths)
     if "attention" in methods:
         maps["attention"] = alpha.transpose(0, 1)
     if "occlusion" in methods and to_pixels and pixels.ndim == 4:
         maps["occlusion"] = occlusion(captioner, pixels, boxes, targets)
-    if set(methods) - {"lrp", "attention", "occlusion"}:
+    if set(methods) & set(GRADIENT_METHODS):
         gradient_pass, mode = run_gradients(captioner, pixels, boxes, targets, words_per_pass, to_pixels)
         g, g_embedded, _ = gradient_pass.decoder_gradients()
         is_sum_zero = captioner.propagates_through_attention
@@ -139,6 +148,12 @@ def attribute(
     return Attributions(
         scores, logits, p, log_p.cpu(), alpha, beta, forward.features, ordered, earlier_words, relevance
     )
+
+
+def _are_whole_captions(targets: Targets, whole: Targets) -> bool:
+    """Whether the targets are all words of their captions, each at its place, without a contrast."""
+    same = targets.words.shape == whole.words.shape and bool((targets.words == whole.words).all())
+    return same and not bool((targets.contrast >= 0).any())
 
 
 def _earlier_word_gradients(

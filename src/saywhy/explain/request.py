@@ -19,7 +19,7 @@ from saywhy.errors import UserError
 from saywhy.explain.composites import DEFAULT, RISK_RULES, Composite
 from saywhy.explain.composites import composite as named_composite
 from saywhy.explain.explanation import Budget, Explanation, WordExplanation
-from saywhy.explain.methods import FEATURE_METHODS, METHODS, Attributions, attribute, parse_methods
+from saywhy.explain.methods import FEATURE_METHODS, REPORT_METHODS, Attributions, attribute, parse_methods
 from saywhy.explain.passes import Targets
 
 EstimateRisk = Callable[[Captioner, Attributions, Targets], list[list[float | None]]]
@@ -56,7 +56,7 @@ class ExplanationRequest:
         word: str | None = None,
         position: int | None = None,
         contrast: str | None = None,
-        methods: str | Iterable[str] = METHODS,
+        methods: str | Iterable[str] = REPORT_METHODS,
         composite: str | Composite = DEFAULT,
     ) -> ExplanationRequest:
         """A request in the user's text, for a model with this vocabulary and longest caption; else a `UserError`."""

@@ -24,7 +24,7 @@ from saywhy.encoders.base import Features
 from saywhy.errors import UnreadableImage, UserError, did_you_mean
 from saywhy.explain.composites import DEFAULT, RISK_RULES, Composite, composite
 from saywhy.explain.explanation import Explanation
-from saywhy.explain.methods import METHODS, attribute
+from saywhy.explain.methods import REPORT_METHODS, attribute
 from saywhy.explain.passes import Targets
 from saywhy.explain.request import ExplanationRequest, explain
 from saywhy.files import read_json
@@ -67,7 +67,7 @@ class Model:
         self.preprocessing = saved.preprocessing
         self.regions = saved.regions
         self._conditioning_dropout = saved.conditioning_dropout
-        self._language_models: dict[str, WordScorer] = {}
+        self._language_models: dict[tuple[str, str], WordScorer] = {}
         self._risk, self._objects, self._folder, self._familiarity = risk, objects, folder, familiarity
         try:
             self.decoding = Decoding.from_config(saved.decoding).with_style_of(saved.vocabulary)
@@ -115,7 +115,7 @@ class Model:
     def explanations(
         self,
         images: Iterable[ImageSource],
-        methods: Sequence[str] = METHODS,
+        methods: Sequence[str] = REPORT_METHODS,
         caption: str | None = None,
         word: str | None = None,
         position: int | None = None,
@@ -131,7 +131,8 @@ class Model:
 
         Args:
             images: as in `captions`.
-            methods: of `saywhy.explain.METHODS`, and "occlusion", which is slow.
+            methods: of `saywhy.explain.methods`: "lrp", its other maps such as "lrp-apart" and "lrp-seen", the gradient
+                methods, "attention", and "occlusion", which is slow.
             caption: explain this caption instead of the model's own.
             word: explain this word only: where the caption has it, or else where it is most probable.
             position: explain the word at this position only, counted from 1; with `word`, that word at this position.
@@ -241,13 +242,18 @@ class Model:
         except (UserError, KeyError, TypeError, ValueError):
             return None
 
-    def language_model(self, path: str) -> WordScorer | None:
-        """The language model at this path, which scores the words of this model; None for an empty path."""
-        if path and path not in self._language_models:
-            from saywhy.language_models import load_scorer
+    def language_model(self, path: str, prompt: str = "") -> WordScorer | None:
+        """The language model at this path, which scores the words of this model; None for an empty path.
 
-            self._language_models[path] = load_scorer(path, self.vocabulary, self.captioner.device)
-        return self._language_models.get(path)
+        `prompt` is a file of example captions, one per line, for a model of Hugging Face.
+        """
+        if path and (path, prompt) not in self._language_models:
+            from saywhy.language_models.load_scorer import load_scorer, read_prompt
+
+            examples = read_prompt(prompt) if prompt else ()
+            scorer = load_scorer(path, self.vocabulary, self.captioner.device, examples)
+            self._language_models[path, prompt] = scorer
+        return self._language_models.get((path, prompt))
 
     def region_source(self, regions: RegionLocation, beside: Path | None = None) -> RegionSource | None:
         """Where this model's regions come from: `regions`, or the boxes beside the data; None for a grid."""
@@ -271,7 +277,7 @@ class Model:
                 "image, which this guidance needs: train one with conditioning_dropout above 0, as "
                 f"recipes/coco-ada-lstm.toml does, or {advice}"
             )
-        self.language_model(settings.lm)  # a `UserError` if it cannot be read
+        self.language_model(settings.lm, settings.lm_prompt)  # a `UserError` if it cannot be read
 
     def _decoding(self, method: str, changes: dict[str, Any]) -> Decoding:
         """As `decoding_with`, for the arguments of a method."""
@@ -404,7 +410,7 @@ class Model:
         return [self.vocabulary.decode(hypothesis.tokens) for hypothesis in hypotheses]
 
     def _decode(self, features: Features, batch: ImageBatch, settings: Decoding) -> list[Hypothesis]:
-        start, lm = self.vocabulary.start(settings.style), self.language_model(settings.lm)
+        start, lm = self.vocabulary.start(settings.style), self.language_model(settings.lm, settings.lm_prompt)
         return decode(self.captioner, features, settings, batch.indices, start, lm)
 
 

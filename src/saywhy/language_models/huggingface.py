@@ -39,6 +39,7 @@ from saywhy.data.tokenizer import END, Vocabulary, as_text, tokenize
 from saywhy.encoders.base import take_rows
 from saywhy.errors import UserError
 from saywhy.language_models.word_tokens import SEPARATOR, WordTokens, token_texts, tokens_before_word
+from saywhy.pretrained import import_transformers, quiet
 
 TOKENS_PER_PASS = 1024
 """Limit of the tokens of candidates in one pass: their log-probabilities take 200 kB each."""
@@ -271,20 +272,18 @@ def load_huggingface(location: str, device: torch.device | str = "cpu") -> tuple
     Weights are read from safetensors or GGUF only: nothing is unpickled, and no code of the model is run. On a GPU the
     model is in bfloat16.
     """
-    try:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-    except ImportError:
-        raise UserError('a Hugging Face language model needs transformers: pip install "saywhy[hf]"') from None
+    transformers = import_transformers("a Hugging Face language model")
     folder, options = location, {}
     if location.endswith(".gguf"):
         folder, options = os.path.dirname(location) or ".", {"gguf_file": os.path.basename(location)}
     dtype = torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32
     safe = {} if options else {"use_safetensors": True}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **options)
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, trust_remote_code=False, dtype=dtype, attn_implementation="sdpa", **safe, **options
-        )
+        with quiet():
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **options)
+            model = transformers.AutoModelForCausalLM.from_pretrained(
+                folder, trust_remote_code=False, dtype=dtype, attn_implementation="sdpa", **safe, **options
+            )
     except (OSError, ValueError, ImportError, KeyError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{location}: not a causal language model that transformers can load ({reason})") from None

@@ -10,11 +10,10 @@ import torch
 from saywhy.captioners.model_folder import CONFIG
 from saywhy.data.tokenizer import Vocabulary
 from saywhy.errors import UserError
-from saywhy.files import read_json
+from saywhy.files import read_json, read_text
 from saywhy.language_models.language_model_folder import load
 from saywhy.language_models.word_scorer import VocabularyScorer, WordScorer
-
-HUB = "hf:"
+from saywhy.pretrained import HUB
 
 
 def load_scorer(
@@ -49,6 +48,14 @@ def load_scorer(
             "Hugging Face model, or hf:NAME"
         )
     return VocabularyScorer(load(location, device), vocabulary)
+
+
+def read_prompt(path: str | Path) -> list[str]:
+    """The example captions of a file, one per line."""
+    captions = [line.strip() for line in read_text(Path(path)).splitlines() if line.strip()]
+    if not captions:
+        raise UserError(f"{path}: no example captions; write one per line")
+    return captions
 
 
 def is_huggingface(location: str | Path) -> bool:

@@ -10,6 +10,7 @@ from saywhy.errors import UserError
 from saywhy.reports.attention_tables import attention_section, gate_section
 from saywhy.reports.fine_tuning_runs import read_runs
 from saywhy.reports.fine_tuning_tables import fine_tuning_section
+from saywhy.reports.guidance_tables import guidance_section, read_sweeps
 from saywhy.reports.hallucination_tables import hallucination_section
 from saywhy.reports.object_tables import object_section
 from saywhy.reports.published_scores import published_section
@@ -49,7 +50,8 @@ EXPLORED = (
 def results_page(folder: Path, recipes: Path | None = None) -> str:
     """The page as Markdown. `recipes` is the folder of recipes, by default the one next to `folder`, if it exists."""
     results, fine_tuning = read_results(folder), fine_tuning_section(read_runs(folder))
-    if not results and not fine_tuning:
+    guidance = guidance_section(read_sweeps(folder))
+    if not (results or fine_tuning or guidance):
         raise UserError(f"{folder}: no results; `saywhy evaluate --out {folder}/NAME.json` writes one")
     beside = folder.resolve().parent / "recipes"
     recipe_files = read_recipes(recipes or beside) if recipes or beside.is_dir() else {}
@@ -61,8 +63,7 @@ def results_page(folder: Path, recipes: Path | None = None) -> str:
         sections = _sections(data, split, by_model(splits[data, split]), recipe_files)
         count = _image_count(data, splits[data, split])
         parts += [f"## {escape_markdown(f'{data} {split}')}\n", *([f"{count}.\n"] if count else []), *sections]
-    if fine_tuning:
-        parts.append(fine_tuning)
+    parts += [section for section in (fine_tuning, guidance) if section]
     if explorations := read_explorations(folder):
         parts.append(_explored(explorations))
     return "\n".join(parts)

@@ -36,7 +36,7 @@ from saywhy.encoders.weights import load_into
 from saywhy.errors import UnreadableImage, UserError
 from saywhy.inference.batches import ImageBatches
 from saywhy.training.objectives import CaptionLoss
-from saywhy.training.recipe import Recipe, fill_dataclass
+from saywhy.training.recipe import EncoderRecipe, PixelRecipe, Recipe, VocabularyRecipe, fill_dataclass
 from saywhy.training.relevance_weighting import RelevanceWeighting
 from saywhy.training.rewards import PenalisedReward, rewards
 from saywhy.training.self_critical import SelfCriticalLoss
@@ -92,10 +92,10 @@ def training_captions(images: Sequence[CaptionedImage], max_words: int | None) -
 
 
 def build_vocabulary(
-    recipe: Recipe, captions: Sequence[Sequence[Sequence[str]]], styles: Sequence[str] = ()
+    recipe: VocabularyRecipe, captions: Sequence[Sequence[Sequence[str]]], styles: Sequence[str] = ()
 ) -> Vocabulary:
     """The vocabulary of the training captions (words of each caption of each image)."""
-    min_count, size = recipe.vocabulary.min_count, recipe.vocabulary.size
+    min_count, size = recipe.min_count, recipe.size
     if min_count is None and size is None:
         min_count = DEFAULT_MIN_COUNT
     vocabulary = Vocabulary.build((words for image in captions for words in image), min_count, size, styles)
@@ -112,25 +112,33 @@ def build_captioner(
     `width` is the length of precomputed region features, which take the place of an encoder.
     """
     torch.manual_seed(recipe.seed)
-    weights = "none" if initial else recipe.encoder.weights
+    settings = replace(recipe.encoder, weights="none") if initial else recipe.encoder
+    settings = replace(settings, name=f"{precomputed.PREFIX}{width}") if width else settings
+    encoder = pretrained_encoder(settings, recipe.preprocessing.size)
+    captioner = captioners.build(recipe.captioner.name, encoder, words, **recipe.captioner.settings)
+    if initial:
+        captioner.load_state_dict(initial.captioner.state_dict())
+    return captioner
+
+
+def pretrained_encoder(recipe: EncoderRecipe, size: int) -> Encoder:
+    """The encoder of a recipe with its initial weights, and with the blocks that are trained."""
+    weights = recipe.weights
     from_model = Path(weights).is_dir()
     encoder = build_encoder(
-        f"{precomputed.PREFIX}{width}" if width else recipe.encoder.name,
+        recipe.name,
         "none" if from_model else weights,
-        size=recipe.preprocessing.size,
-        output_stride=recipe.encoder.output_stride,
-        train_batch_norm=recipe.encoder.train_batch_norm,
+        size=size,
+        output_stride=recipe.output_stride,
+        train_batch_norm=recipe.train_batch_norm,
     )
     if from_model:
         tensors = read_tensors(Path(weights) / WEIGHTS)
         prefix = "encoder.body."
         body = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
         load_into(encoder.body, body, Path(weights) / WEIGHTS)
-    encoder.finetune_from(recipe.encoder.finetune_from or None)
-    captioner = captioners.build(recipe.captioner.name, encoder, words, **recipe.captioner.settings)
-    if initial:
-        captioner.load_state_dict(initial.captioner.state_dict())
-    return captioner
+    encoder.finetune_from(recipe.finetune_from or None)
+    return encoder
 
 
 def build_loss(
@@ -229,7 +237,7 @@ def source_digests(
     }
 
 
-def image_files(recipe: Recipe, paths: Sequence[Path]) -> ImageFiles:
+def image_files(recipe: PixelRecipe, paths: Sequence[Path]) -> ImageFiles:
     """Pixels: the encoder's input or, for augmentation, a larger canvas."""
     preprocessing = recipe.preprocessing
     side = preprocessing.size
@@ -241,13 +249,13 @@ def image_files(recipe: Recipe, paths: Sequence[Path]) -> ImageFiles:
     return ImageFiles(paths, (3, side, side), prepare, max(side, preprocessing.min_side))
 
 
-def image_inputs(recipe: Recipe, paths: Sequence[Path], cache: Path | None) -> Inputs:
+def image_inputs(recipe: PixelRecipe, paths: Sequence[Path], cache: Path | None) -> Inputs:
     """Pixels from image files; decoded images are cached if asked."""
     files = image_files(recipe, paths)
     return CachedImages(files, cache, pixel_key(recipe)) if cache else files
 
 
-def pixel_key(recipe: Recipe) -> dict[str, Any]:
+def pixel_key(recipe: PixelRecipe) -> dict[str, Any]:
     """How pixels were made from an image; beside their shape, what a cache of them depends on."""
     preprocessing = recipe.preprocessing
     has_margin = preprocessing.fit == "crop" and not recipe.augmentation  # as `Preprocessing.canvas`

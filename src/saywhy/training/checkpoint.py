@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from saywhy.captioners.model_folder import save_tensors
+from saywhy.captioners.model_folder import CONFIG, WEIGHTS, save_tensors
 from saywhy.errors import UserError
 from saywhy.files import parse_json
 from saywhy.provenance import saywhy_version
@@ -218,6 +218,12 @@ def _open(path: Path) -> Iterator[Any]:
 
 def _unreadable(path: Path, reason: object) -> UserError:
     return UserError(f"{path}: not a readable checkpoint ({reason}); restore it from a copy, or choose another --out")
+
+
+def require_no_model(folder: str | Path) -> None:
+    """Raise a `UserError` if the folder of a new run holds a model already."""
+    if any((Path(folder) / name).exists() for name in (CONFIG, WEIGHTS, CHECKPOINT)):
+        raise UserError(f"{folder} holds a model already: choose another --out")
 
 
 @contextmanager

@@ -29,7 +29,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from saywhy.captioners.model_folder import CONFIG, WEIGHTS, save_weights
+from saywhy.captioners.model_folder import WEIGHTS, save_weights
 from saywhy.data.tokenizer import MARKERS, PAD, UNK, Vocabulary
 from saywhy.errors import UserError
 from saywhy.files import write_text
@@ -37,7 +37,7 @@ from saywhy.language_models import LanguageModel, SavedLanguageModel, build
 from saywhy.language_models.word_scorer import Perplexity
 from saywhy.provenance import machine
 from saywhy.training.builders import OnEvent, launch_fabric
-from saywhy.training.checkpoint import folder_lock
+from saywhy.training.checkpoint import folder_lock, require_no_model
 from saywhy.training.language_model_recipe import LanguageModelRecipe
 from saywhy.training.log import RunLog
 from saywhy.training.optimisers import WeightAverage, optimisers, set_learning_rates
@@ -123,12 +123,6 @@ def plain_vocabulary(vocabulary: Vocabulary) -> Vocabulary:
     return Vocabulary((*MARKERS, *vocabulary.words[vocabulary.markers :]))
 
 
-def check_language_model_folder(out: str | Path) -> None:
-    """Raise a `UserError` if the folder holds a model already."""
-    if (Path(out) / CONFIG).exists() or (Path(out) / WEIGHTS).exists():
-        raise UserError(f"{out} holds a model already: choose another --out")
-
-
 def train_language_model(
     recipe: LanguageModelRecipe,
     captions: Sequence[Sequence[str]],
@@ -153,7 +147,7 @@ def train_language_model(
         on_event: called with every event (see the module).
     """
     out = Path(out)
-    check_language_model_folder(out)
+    require_no_model(out)
     kept = [words for words in captions if 0 < len(words) <= recipe.training.max_words]
     if not kept or not dev:
         raise UserError("there are no captions to train on, or none for dev; check --text, --data and --exclude")

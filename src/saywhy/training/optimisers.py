@@ -5,16 +5,30 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer, RMSprop
 
-from saywhy.captioners.base import Captioner
+from saywhy.encoders.base import Encoder
 from saywhy.registry import Registry
 
 optimisers: Registry[Callable[..., Optimizer]] = Registry("optimiser")
 schedules: Registry[Callable[[float], float]] = Registry("schedule")
+
+
+class HasEncoder(Protocol):
+    """A captioner or a judge: a module with an encoder."""
+
+    encoder: Encoder
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the parameters."""
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """All parameters, those of the encoder included."""
 
 
 @optimisers.register("adam")
@@ -29,21 +43,21 @@ def rmsprop(groups: list[dict], weight_decay: float, capturable: bool = False) -
     return RMSprop(groups, alpha=0.95, weight_decay=weight_decay, capturable=capturable)
 
 
-def parameter_groups(captioner: Captioner, lr: float, encoder_lr: float, capturable: bool = False) -> list[dict]:
-    """The trained parameters of decoder and encoder, each with its learning rate; `base` is the unscheduled rate.
+def parameter_groups(model: HasEncoder, lr: float, encoder_lr: float, capturable: bool = False) -> list[dict]:
+    """The trained parameters of encoder and of the rest, each with its learning rate; `base` is the unscheduled rate.
 
     An update that a CUDA graph replays reads its learning rate from a tensor.
     """
-    encoder = [parameter for parameter in captioner.encoder.parameters() if parameter.requires_grad]
-    encoder_ids = {id(parameter) for parameter in captioner.encoder.parameters()}
-    decoder = [p for p in captioner.parameters() if p.requires_grad and id(p) not in encoder_ids]
+    encoder = [parameter for parameter in model.encoder.parameters() if parameter.requires_grad]
+    encoder_ids = {id(parameter) for parameter in model.encoder.parameters()}
+    others = [p for p in model.parameters() if p.requires_grad and id(p) not in encoder_ids]
     groups = [
-        {"params": decoder, "lr": lr, "base": lr},
+        {"params": others, "lr": lr, "base": lr},
         {"params": encoder, "lr": encoder_lr, "base": encoder_lr},
     ]
     if capturable:
         for group in groups:
-            group["lr"] = torch.tensor(group["lr"], device=captioner.device)
+            group["lr"] = torch.tensor(group["lr"], device=model.device)
     return [group for group in groups if group["params"]]
 
 

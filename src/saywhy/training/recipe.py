@@ -10,7 +10,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from saywhy.captioners import captioners
 from saywhy.data.augment import Augmentation
@@ -74,6 +74,18 @@ class EncoderRecipe:
 
     def __post_init__(self) -> None:
         check_ranges("encoder", self, {"lr": (0, 10)})
+
+
+class PixelRecipe(Protocol):
+    """The tables of a recipe that say how an image becomes pixels."""
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """The geometry of the encoder's input."""
+
+    @property
+    def augmentation(self) -> Augmentation | None:
+        """Random changes of training images; None for none."""
 
 
 @dataclass(frozen=True)

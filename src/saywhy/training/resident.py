@@ -24,8 +24,8 @@ from saywhy.encoders.base import Encoder
 from saywhy.errors import UserError
 from saywhy.files import whole_file
 from saywhy.inference.batches import read_ahead
-from saywhy.training.builders import OnEvent, cached_features, has_fixed_features, image_files, image_inputs, pixel_key
-from saywhy.training.recipe import Recipe
+from saywhy.training.builders import OnEvent, cached_features, image_files, image_inputs, pixel_key
+from saywhy.training.recipe import PixelRecipe
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -41,30 +41,44 @@ INPUTS = ("auto", "files", "memory")
 class InputSource:
     """The inputs of a run on a grid: images or, of a frozen encoder without augmentation, its features.
 
+    Args:
+        recipe: how images become pixels.
+        encoder: what makes the features.
+        images: of all data sets.
+        fabric: gives the device.
+        workers: processes that read images.
+        cache: a folder for decoded images and features.
+        on_event: called with the progress.
+        features: whether the inputs are features (`builders.has_fixed_features`).
+        accumulate: batches of one step; with several, inputs are not in memory.
+
     Attributes:
         grid: rows and columns of the features, once they are computed; None for images.
     """
 
     def __init__(
         self,
-        recipe: Recipe,
+        recipe: PixelRecipe,
         encoder: Encoder,
         images: Sequence[CaptionedImage],
         fabric: Fabric,
         workers: int,
         cache: Path | None,
         on_event: OnEvent,
+        *,
+        features: bool = False,
+        accumulate: int = 1,
     ) -> None:
         self.recipe, self.encoder, self.fabric, self.workers, self.on_event = recipe, encoder, fabric, workers, on_event
         self.paths, self.cache = [image.path for image in images], cache
-        self.features = has_fixed_features(recipe, encoder)
+        self.features, self.accumulate = features, accumulate
         self.grid: tuple[int, int] | None = None
 
     def in_memory(self, inputs: str) -> bool:
         """Whether all inputs are read once, into the device's memory; `inputs` is one of `INPUTS`."""
         if inputs not in INPUTS:
             raise UserError(f"unknown inputs {inputs!r}: use {', '.join(INPUTS)}")
-        alone = self.fabric.world_size == 1 and self.recipe.training.accumulate == 1
+        alone = self.fabric.world_size == 1 and self.accumulate == 1
         if inputs == "memory" and not alone:
             raise UserError("inputs in memory need one process and training.accumulate = 1")
         return inputs == "memory" or (inputs == "auto" and alone and self._fits())

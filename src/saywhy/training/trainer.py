@@ -56,6 +56,7 @@ from saywhy.training.builders import (
     build_loss,
     build_vocabulary,
     check_images,
+    has_fixed_features,
     launch_fabric,
     load_teachers,
     region_boxes,
@@ -193,7 +194,9 @@ class Trainer:
         captions = training_captions(data.images, recipe.training.max_words)
         initial = load(start) if start else None
         self.vocabulary = (
-            start_from(initial, recipe, data.styles) if initial else build_vocabulary(recipe, captions, data.styles)
+            start_from(initial, recipe, data.styles)
+            if initial
+            else build_vocabulary(recipe.vocabulary, captions, data.styles)
         )
         recipe.decoding.with_style_of(self.vocabulary)  # a UserError where the style is unknown
         names = [image.name for image in data.images]
@@ -206,7 +209,11 @@ class Trainer:
             checkpoint.check_sources(self.sources)
         styles = data.per_image("style") if self.vocabulary.styles else None
         boxes = region_boxes(recipe, regions, data.images) if regions else None
-        source = InputSource(recipe, self.captioner.encoder, data.images, fabric, workers, cache, on_event)
+        encoder, accumulate = self.captioner.encoder, recipe.training.accumulate
+        source = InputSource(
+            recipe, encoder, data.images, fabric, workers, cache, on_event,
+            features=has_fixed_features(recipe, encoder), accumulate=accumulate,
+        )  # fmt: skip
         in_memory = regions is None and source.in_memory(inputs)
         rows = vectors or (None if in_memory else source.in_batches(out))
         self.batches = Batches(captions, self.vocabulary, rows, boxes, styles, data.per_image("weight"))

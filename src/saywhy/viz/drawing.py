@@ -1,9 +1,10 @@
 """Maps in colour over an image, and grids of labelled panels: what figures are drawn with.
 
-A map is scaled by its own robust maximum (a quantile), so that a few extreme pixels do not hide the rest. A signed map
-is red where it supports the word and blue where it is evidence against it, over the image in pale grey; small values
-are raised by a power of 0.7, as in the LRP paper's figures. A map that is never negative brightens the image, which is
-dark elsewhere.
+A map is scaled by a robust maximum (a quantile), so that a few extreme pixels do not hide the rest: its own, or the
+largest of several maps, which can then be compared, and of which a nearly empty one looks empty. A signed map is red
+where it supports the word and blue where it is evidence against it, over the image in pale grey; small values are
+raised by a power of 0.7, as in the LRP paper's figures. A map that is never negative brightens the image, which is dark
+elsewhere.
 """
 
 from __future__ import annotations
@@ -28,14 +29,21 @@ INK, GREY, PAPER = (28, 30, 34), (112, 116, 124), (255, 255, 255)
 Colour = tuple[int, int, int]
 
 
-def normalise_map(values: np.ndarray, signed: bool) -> np.ndarray:
-    """A map (height, width), scaled to −1 … 1, or to 0 … 1 if it is never negative.
+def map_maximum(values: np.ndarray) -> float:
+    """The robust maximum of a map's magnitudes; 0 for a map that is 0 everywhere."""
+    magnitudes = np.abs(values)
+    return float(np.quantile(magnitudes, QUANTILE)) or float(magnitudes.max())
+
+
+def normalise_map(values: np.ndarray, signed: bool, maximum: float | None = None) -> np.ndarray:
+    """A map (height, width), scaled to −1 … 1, or to 0 … 1 if it is never negative, by a maximum or its own.
 
     >>> normalise_map(np.array([[-4.0, 0.0, 4.0]]), signed=True).tolist()
     [[-1.0, 0.0, 1.0]]
+    >>> normalise_map(np.array([[0.0, 4.0]]), signed=False, maximum=8.0).tolist()
+    [[0.0, 0.5]]
     """
-    magnitudes = np.abs(values)
-    maximum = float(np.quantile(magnitudes, QUANTILE)) or float(magnitudes.max()) or 1.0
+    maximum = maximum or map_maximum(values) or 1.0
     scaled = np.clip(values / maximum, -1 if signed else 0, 1)
     return np.sign(scaled) * np.abs(scaled) ** GAMMA if signed else scaled
 

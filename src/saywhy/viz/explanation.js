@@ -2,10 +2,11 @@
 (() => {
   const $ = (id) => document.getElementById(id);
   const data = JSON.parse($("data").textContent);
+  const SMALL_SHARE = 0.15, WEAK = 0.15; // below them, a map comes with a warning
   const PARTS = Object.entries(data.parts); // [key, name]
   const tokens = [...document.querySelectorAll(".token")];
   // `chosen` was clicked and stays; `shown` may be a word under the pointer. Both are indices into data.words.
-  const state = { chosen: 0, shown: 0, method: data.methods[0], head: 0 };
+  const state = { chosen: 0, shown: 0, method: data.methods[0], head: 0, ownScale: false };
 
   const create = (tag, className, text) => {
     const element = document.createElement(tag);
@@ -39,12 +40,13 @@
     return track;
   };
 
-  /* Layers of a frame: the image, the image in pale grey, the map, and white outside the encoder's crop. */
+  /* Layers of a frame: the image, the image in pale grey, darkness for weak maps without a sign, the map, and white
+     outside the encoder's crop. */
   const addLayers = (frame) => {
     const pale = create("div", "pale"), map = create("img", "map");
     for (const image of [pale.appendChild(create("img")), map]) image.alt = "";
     pale.firstChild.src = $("image").src;
-    frame.append(pale, map);
+    frame.append(pale, create("div", "dim"), map);
     if (data.crop) {
       const crop = frame.appendChild(create("div", "crop"));
       ["left", "top", "width", "height"].forEach((side, i) => (crop.style[side] = `${100 * data.crop[i]}%`));
@@ -55,6 +57,8 @@
     const maps = data.maps[state.method.id][k];
     frame.querySelector(".map").src = maps[Math.min(state.head, maps.length - 1)];
     frame.classList.toggle("signed", state.method.signed);
+    const strength = state.ownScale || state.head ? 1 : data.strengths[state.method.id][k];
+    frame.style.setProperty("--strength", state.method.signed ? strength ** data.gamma : strength);
   };
 
   const createThumb = (word) => {
@@ -71,7 +75,7 @@
     }
     const line = create("span", "line");
     line.append(create("span", "name", word.text), create("span", "image-share", percent(word.image_share)));
-    thumb.append(addLayers(frame), line, bar);
+    thumb.append(addLayers(frame), line, bar, create("span", "strength"));
     thumb.title = `${percent(word.image_share)} of the evidence from the image`;
     return thumb;
   };
@@ -79,16 +83,20 @@
   $("thumbs").append(...thumbs);
   $("all-words").hidden = thumbs.length < 2;
 
+  const tint = (token, value, largest, text) => {
+    token.style.setProperty("--tint", `var(--${value > 0 ? "red" : "blue"})`);
+    token.style.setProperty("--weight", value === null ? 0 : ((0.6 * Math.abs(value)) / (largest || 1)).toFixed(3));
+    token.querySelector(".weight").textContent = value === null ? "" : text;
+  };
+
   const colourTokens = (word) => {
     const weights = word.earlier_words[state.method.id];
-    const largest = Math.max(...(weights || []).map(Math.abs), 0) || 1;
+    const largest = Math.max(...(weights || []).map(Math.abs), 0);
     tokens.forEach((token, position) => {
       const weight = weights && position < word.position ? weights[position] : null;
       token.classList.toggle("current", position === word.position);
       token.classList.toggle("later", position > word.position);
-      token.style.setProperty("--tint", `var(--${weight > 0 ? "red" : "blue"})`);
-      token.style.setProperty("--weight", weight === null ? 0 : ((0.6 * Math.abs(weight)) / largest).toFixed(3));
-      token.querySelector(".weight").textContent = weight === null ? "" : signed(weight);
+      tint(token, weight, largest, weight === null ? "" : signed(weight));
     });
     $("earlier-words-note").textContent =
       word.position === 0 ? "This is the first word: there are no earlier words."
@@ -115,7 +123,42 @@
     $("pixel-relevance").textContent =
       word.pixel_relevance === null ? "This model gets precomputed features: nothing is traced back to pixels."
       : `Of the image’s ${decimal(word.budget.image)}, the encoder absorbed ${decimal(word.absorbed_by_encoder)} and ` +
-        `${shortDecimal(word.pixel_relevance)} reached the pixels. The LRP map shows where, not how much.`;
+        `${shortDecimal(word.pixel_relevance)} reached the pixels.`;
+  };
+
+  /* A map says little where it is weak, or where the image has little part in the word. */
+  const showWarning = (word, k) => {
+    const strength = data.strengths[state.method.id][k], share = word.image_share;
+    const weak = `This map is weak: ${percent(strength)} of the strength of the strongest word’s.`;
+    const small = `Only ${percent(share)} of the evidence for “${word.word}” is from the image: read little into its map.`;
+    const text = state.method.id.startsWith("lrp") && share >= 0 && share < SMALL_SHARE ? small : strength < WEAK ? weak : "";
+    $("map-warning").textContent = text;
+    $("map-warning").hidden = !text;
+  };
+
+  /* What a place of the image counts for every word: the words are coloured by it. */
+  const showPlace = (x, y) => {
+    const [columns, rows] = data.grid, cells = data.cells[state.method.id];
+    const cell = (size, share) => Math.min(size - 1, Math.max(0, Math.floor(size * share)));
+    const index = cell(rows, y) * columns + cell(columns, x);
+    const positions = data.words.map((word) => word.position);
+    tokens.forEach((token, position) => {
+      const k = positions.indexOf(position), value = k < 0 ? null : cells[k][index] / 10;
+      token.classList.remove("current", "later");
+      tint(token, value, 100, value === null ? "" : `${decimal(value, 0)} %`);
+    });
+    $("earlier-words-note").textContent = state.method.signed
+      ? `This place: it supports red words and is evidence against blue ones, in percent of the strongest place (${state.method.name}).`
+      : `This place: how much it counts for each word, in percent of the strongest place (${state.method.name}).`;
+    for (const frame of document.querySelectorAll(".frame")) {
+      const spot = frame.querySelector(".spot") || frame.appendChild(create("div", "spot"));
+      spot.style.left = `${100 * x}%`;
+      spot.style.top = `${100 * y}%`;
+    }
+  };
+  const leavePlace = () => {
+    for (const spot of document.querySelectorAll(".spot")) spot.remove();
+    show(state.chosen);
   };
 
   const showNumbers = (word) => {
@@ -144,14 +187,19 @@
     showNumbers(word);
     showBudget(word);
     showImageShare(word);
+    showWarning(word, k);
     showMap($("viewer"), k);
   };
   const showAllMaps = () => {
-    thumbs.forEach((thumb, k) => showMap(thumb.querySelector(".frame"), k));
+    thumbs.forEach((thumb, k) => {
+      showMap(thumb.querySelector(".frame"), k);
+      thumb.querySelector(".strength").textContent = `map ${percent(data.strengths[state.method.id][k])}`;
+    });
     show(state.shown);
   };
 
   const chooseWord = (k) => {
+    for (const spot of document.querySelectorAll(".spot")) spot.remove();
     state.chosen = Math.max(0, Math.min(data.words.length - 1, k));
     thumbs.forEach((thumb, i) => thumb.setAttribute("aria-pressed", i === state.chosen));
     for (const token of tokens) {
@@ -190,7 +238,7 @@
   };
   const readAddress = () => {
     const parameters = new URLSearchParams(location.hash.slice(1));
-    const word = Number(parameters.get("word")) || 1, method = parameters.get("method");
+    const word = Number(parameters.get("word")) || data.opens + 1, method = parameters.get("method");
     chooseMethod(method);
     chooseWord(word - 1);
   };
@@ -200,6 +248,17 @@
     element.addEventListener("pointerenter", (event) => event.pointerType === "mouse" && show(k));
     element.addEventListener("pointerleave", () => show(state.chosen));
   };
+  const place = (event) => {
+    const box = $("viewer").getBoundingClientRect();
+    showPlace((event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height);
+  };
+  $("viewer").addEventListener("pointermove", (event) => event.pointerType === "mouse" && place(event));
+  $("viewer").addEventListener("pointerdown", place);
+  $("viewer").addEventListener("pointerleave", (event) => event.pointerType === "mouse" && leavePlace());
+  $("own-scale").addEventListener("change", (event) => {
+    state.ownScale = event.target.checked;
+    showAllMaps();
+  });
   for (const token of tokens) if (token.tagName === "BUTTON") makeSelectable(token, Number(token.dataset.word));
   thumbs.forEach(makeSelectable);
   $("caption").addEventListener("focusin", (event) => {

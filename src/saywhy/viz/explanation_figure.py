@@ -21,6 +21,7 @@ from saywhy.viz.drawing import (
     blur_map,
     flow,
     font,
+    map_maximum,
     normalise_map,
     overlay_map,
     panel_grid,
@@ -58,10 +59,11 @@ def explanation_figure(explanation: ExplanationLike, method: str = "lrp") -> Ima
     image = image_of(explanation).resize(size, Image.Resampling.LANCZOS)
     extent = _extent([word.budget for word in explanation.words])
     panels, labels = [image], [panel_label("image", "", WORD_LABEL)]
-    for i, word in enumerate(explanation.words):
-        values = explanation.map(i, method, size=size)
-        values = blur_map(values, BLUR * max(size)) if style.signed else values
-        panel = overlay_map(image, normalise_map(values, style.signed), style.signed)
+    maps = [explanation.map(i, method, size=size) for i in range(len(explanation.words))]
+    maps = [blur_map(values, BLUR * max(size)) if style.signed else values for values in maps]
+    maximum = max(map(map_maximum, maps))
+    for values, word in zip(maps, explanation.words, strict=True):
+        panel = overlay_map(image, normalise_map(values, style.signed, maximum), style.signed)
         panels.append(_fade_outside(panel, crop_fractions(explanation)))
         labels.append(_word_label(word, extent))
     return panel_grid(explanation.caption, panels, labels, lambda width: _legend(explanation, style, width))

@@ -11,16 +11,17 @@ import json
 import os
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 from PIL import Image
 
-from saywhy.viz.drawing import BLUE, PALE, RED, blur_map, map_layer, normalise_map
+from saywhy.viz.drawing import BLUE, GAMMA, PALE, RED, blur_map, map_layer, map_maximum, normalise_map
 from saywhy.viz.explanation_figure import (
     BLUR,
     BUDGET_PARTS,
@@ -29,7 +30,7 @@ from saywhy.viz.explanation_figure import (
     part_values,
     word_with_contrast,
 )
-from saywhy.viz.method_styles import METHOD_STYLES
+from saywhy.viz.method_styles import METHOD_STYLES, MethodStyle
 from saywhy.viz.protocols import ExplanationLike, WordLike
 
 IMAGE_SIDE, FINE_SIDE, COARSE_SIDE = 800, 256, 112
@@ -37,6 +38,8 @@ IMAGE_SIDE, FINE_SIDE, COARSE_SIDE = 800, 256, 112
 THUMBNAIL_HEIGHT = 320  # pixels, in the index of reports
 ASPECTS = (0.75, 2.0)
 """The narrowest and the widest image in the index, width divided by height; others are cut at the sides."""
+CELLS = 20
+"""Cells along the longer side of the image, of which the page knows each word's relevance."""
 LARGE_MAP = 16_000
 """Bytes above which a map gets fewer colours. Smooth maps, where steps of colour would be visible, are smaller."""
 WORD_FIELDS = (
@@ -51,6 +54,12 @@ LIKELY_MADE_UP = 0.5
 GATE_HELP = """<dt>Gate β</dt>
     <dd>The model’s own gate for this word, as its paper defines it. In soft attention and MH-FC, β is how much of the
       image is let in; in Ada-LSTM, it is the share of what the model knows from the earlier words.</dd>"""
+SCORE_HELP = {
+    "logit": """Before it chooses a word, the model gives every word a number, the logit; the word with the highest
+      logit is the most probable one.""",
+    "logp": """The score is the word’s logit, the number that the model gives it before it chooses, less the mean logit
+      of the other words, weighted by their probability: how much it leads over the words that were likely instead.""",
+}
 RISK_LEGEND = '<span><span class="made-up">Wavy line</span>: more likely made up than true</span>'
 RISK_HELP = """<dt>Chance that it is made up</dt>
     <dd>Estimated from similar object words: the share of them that no human caption of their image mentions. Only
@@ -72,6 +81,7 @@ def explanation_page(explanation: ExplanationLike) -> str:
         "methods": _method_buttons(explanation),
         "table": numbers_table(explanation),
         "gate": GATE_HELP if any(word.beta is not None for word in explanation.words) else "",
+        "score": SCORE_HELP[explanation.score],
         "risk": RISK_HELP if any(word.risk is not None for word in explanation.words) else "",
         "unfamiliar": UNFAMILIAR if explanation.familiar is False else "",
         "footer": _footer(explanation),
@@ -136,18 +146,69 @@ def _coloured_word(token: str, word: WordLike | None) -> str:
 def _script_data(explanation: ExplanationLike) -> dict[str, Any]:
     """The data that the page's script reads."""
     crop = crop_fractions(explanation)
+    maps = {method: _word_maps(explanation, method) for method in explanation.methods}
     return {
         "parts": {part: name for part, (name, _) in BUDGET_PARTS.items()},
-        "methods": [_method_data(method) for method in explanation.methods],
+        "methods": [_method_data(explanation, method) for method in explanation.methods],
         "words": [_word_data(word) for word in explanation.words],
-        "maps": {method: _map_urls(explanation, method) for method in explanation.methods},
+        "opens": _most_doubtful(explanation),
+        "maps": {method: _map_urls(explanation, method, values) for method, values in maps.items()},
+        "strengths": {method: _strengths(values) for method, values in maps.items()},
+        "cells": {method: _cells(values) for method, values in maps.items()},
+        "grid": _cell_grid(explanation.size),
+        "gamma": GAMMA,
         "crop": crop and [crop[0], crop[1], crop[2] - crop[0], crop[3] - crop[1]],  # left, top, width, height
     }
 
 
-def _method_data(method: str) -> dict[str, Any]:
-    style = METHOD_STYLES[method]
+def _most_doubtful(explanation: ExplanationLike) -> int:
+    """The word with which the page opens: the one that is most likely made up; the first if no risk is known."""
+    risks = [-1.0 if word.risk is None else word.risk for word in explanation.words]
+    return max(range(len(risks)), key=risks.__getitem__, default=0)
+
+
+def method_style(explanation: ExplanationLike, method: str) -> MethodStyle:
+    """How a method is shown; "lrp" is named after its map."""
+    named = f"lrp-{explanation.map_kind}"
+    return METHOD_STYLES[named if method == "lrp" and named in METHOD_STYLES else method]
+
+
+def _method_data(explanation: ExplanationLike, method: str) -> dict[str, Any]:
+    style = method_style(explanation, method)
     return {"id": method, "name": style.name, "signed": style.signed, "description": style.description}
+
+
+def _word_maps(explanation: ExplanationLike, method: str) -> list[np.ndarray]:
+    """The map of each word as it is drawn, (height, width); the mean over attention heads."""
+    return [_drawn_map(explanation, i, method, None) for i in range(len(explanation.words))]
+
+
+def _drawn_map(explanation: ExplanationLike, i: int, method: str, head: int | None) -> np.ndarray:
+    signed = METHOD_STYLES[method].signed
+    side = FINE_SIDE if signed or explanation.boxes is not None else COARSE_SIDE
+    values = explanation.map(i, method, head, size=_scaled(explanation.size, side))
+    return blur_map(values, BLUR * side) if signed else values
+
+
+def _strengths(maps: Sequence[np.ndarray]) -> list[float]:
+    """The maximum of each map, as a share of the largest."""
+    maxima = [map_maximum(values) for values in maps]
+    return [round(maximum / (max(maxima) or 1.0), 4) for maximum in maxima]
+
+
+def _cell_grid(size: tuple[int, int]) -> list[int]:
+    """Columns and rows of the cells."""
+    return [*_scaled(size, CELLS)]
+
+
+def _cells(maps: Sequence[np.ndarray]) -> list[list[int]]:
+    """The mean of each map in each cell, in thousandths of the largest of all words; the cells row by row."""
+    if not maps:
+        return []
+    columns, rows = _scaled((maps[0].shape[1], maps[0].shape[0]), CELLS)
+    means = [_means(values, rows, columns) for values in maps]
+    largest = max(float(np.abs(values).max()) for values in means) or 1.0
+    return [[round(1000 * float(value) / largest) for value in values.flat] for values in means]
 
 
 def _word_data(word: WordLike) -> dict[str, Any]:
@@ -160,19 +221,24 @@ def _word_data(word: WordLike) -> dict[str, Any]:
     }
 
 
-def _map_urls(explanation: ExplanationLike, method: str) -> list[list[str]]:
+def _means(values: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    """The mean of each cell, (rows, columns)."""
+    strips = np.array_split(values, rows)
+    return np.array([[cell.mean() for cell in np.array_split(strip, columns, axis=1)] for strip in strips])
+
+
+def _map_urls(explanation: ExplanationLike, method: str, maps: Sequence[np.ndarray]) -> list[list[str]]:
     """For each word the URLs of its maps: one, or for multi-head attention the mean and one per head."""
     heads = explanation.maps[method].shape[1] if method == "attention" and explanation.maps[method].ndim == 3 else 0
-    choices = [None, *range(heads)]
-    return [[_map_url(explanation, i, method, head) for head in choices] for i in range(len(explanation.words))]
-
-
-def _map_url(explanation: ExplanationLike, i: int, method: str, head: int | None) -> str:
     signed = METHOD_STYLES[method].signed
-    side = FINE_SIDE if signed or explanation.boxes is not None else COARSE_SIDE
-    values = explanation.map(i, method, head, size=_scaled(explanation.size, side))
-    if signed:
-        values = blur_map(values, BLUR * side)
+    return [
+        [_map_url(values, signed) for values in (own, *(_drawn_map(explanation, i, method, h) for h in range(heads)))]
+        for i, own in enumerate(maps)
+    ]
+
+
+def _map_url(values: np.ndarray, signed: bool) -> str:
+    """A map, scaled by its own maximum; the page fades it to the scale of all words."""
     normalised = normalise_map(values, signed)
     png = _png(map_layer(normalised, signed, levels=126))
     if len(png) > LARGE_MAP:
@@ -232,7 +298,7 @@ def _token(token: str, word: WordLike | None, k: int = 0) -> str:
 def _method_buttons(explanation: ExplanationLike) -> str:
     button = '<label><input type="radio" name="method" value="{}"><span>{}</span></label>'
     return "\n".join(
-        button.format(escape(method), escape(METHOD_STYLES[method].name)) for method in explanation.methods
+        button.format(escape(method), escape(method_style(explanation, method).name)) for method in explanation.methods
     )
 
 

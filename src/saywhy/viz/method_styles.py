@@ -36,11 +36,31 @@ METHOD_STYLES = _MethodStyles(
             description="Layer-wise relevance propagation: the score, passed back layer by layer to the pixels.",
             colour="#D55E00",
         ),
-        "lrp-why": MethodStyle("LRP, why", colour="#D55E00"),
-        "lrp-seen": MethodStyle("LRP, seen", colour="#E58A4B"),
-        "lrp-features": MethodStyle("LRP, features", colour="#F0BC97"),
-        "lrp-apart": MethodStyle("LRP, apart", colour="#A34700"),
-        "lrp-centred": MethodStyle("LRP, centred", colour="#6E3000"),
+        "lrp-why": MethodStyle(
+            "LRP, why",
+            description="What in the image made the model say this word. It adds up to the image’s part of the score.",
+            colour="#D55E00",
+        ),
+        "lrp-seen": MethodStyle(
+            "LRP, seen",
+            description="The relevance that reached the pixels: fine detail, also of what is salient for every word.",
+            colour="#E58A4B",
+        ),
+        "lrp-features": MethodStyle(
+            "LRP, features",
+            description="The relevance of the encoder’s features: coarse; it adds up to the image’s part of the score.",
+            colour="#F0BC97",
+        ),
+        "lrp-apart": MethodStyle(
+            "LRP, apart",
+            description="What tells this word from the others: its map less the mean map of the caption’s other words.",
+            colour="#A34700",
+        ),
+        "lrp-centred": MethodStyle(
+            "LRP, centred",
+            description="“Why” of this word less the mean “why” of the caption’s other words.",
+            colour="#6E3000",
+        ),
         "gradcam": MethodStyle(
             "Grad-CAM",
             signed=False,

@@ -168,6 +168,14 @@ class ExplanationLike(Protocol):
         """The name of the LRP rules."""
 
     @property
+    def score(self) -> str:
+        """What LRP explains: "logp" or "logit"."""
+
+    @property
+    def map_kind(self) -> str:
+        """The map of LRP, such as "why"."""
+
+    @property
     def size(self) -> tuple[int, int]:
         """Width and height of the image."""
 
