@@ -12,10 +12,11 @@ import audit_data
 from reference import audits as reference
 from saywhy.audits.context import NotApplicable
 from saywhy.audits.evidence import EvidenceSet
-from saywhy.audits.risk import ObjectWordFeatures, RiskAudit, fit
+from saywhy.audits.risk import RiskAudit
+from saywhy.audits.risk_words import ObjectWordFeatures, fit
 from saywhy.hallucination import fitting
 from saywhy.hallucination.labels import is_supported
-from saywhy.hallucination.risk_model import WORD_FEATURES
+from saywhy.hallucination.word_features import WORD_FEATURES
 
 run = RiskAudit().run
 
@@ -29,7 +30,7 @@ def _few_words(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_few_words")
 def test_the_tested_split_does_not_enter_the_fit(soft, data, tmp_path):
     dev = audit_data.context(data, soft.context.cache, model=soft.context.model, split="dev")
-    context = replace(soft.context, fit_context=dev)
+    context = replace(soft.context, fit_contexts=(dev,))
     body = run(context, soft)
     images = tuple(replace(image, captions=("a boat", "a man")) for image in context.data.images)
     changed = run(replace(context, data=replace(context.data, images=images)), soft)
@@ -39,14 +40,14 @@ def test_the_tested_split_does_not_enter_the_fit(soft, data, tmp_path):
     folder = shutil.copytree(data, tmp_path / "data")
     for image in context.data.images:
         (folder / image.name).write_text("not an image")
-    alone = fit(audit_data.context(folder, tmp_path / "cache", model=context.model, split="dev"))
+    alone = fit([audit_data.context(folder, tmp_path / "cache", model=context.model, split="dev")])
     assert alone.as_dict() == body["fitted_risk"]
 
 
 @pytest.mark.usefixtures("_few_words")
 def test_it_is_fitted_to_the_features_and_labels_of_the_other_split(soft, data, tmp_path):
     dev = audit_data.context(data, tmp_path, model=soft.context.model, split="dev")
-    risk = fit(dev)
+    risk = fit([dev])
     captions = [(image.name, soft.context.model.caption(image.path).words) for image in dev.data.images]
     objects = [
         (name, audit_data.OBJECTS[word]) for name, words in captions for word in words if word in audit_data.OBJECTS
@@ -67,7 +68,7 @@ def test_too_few_words_to_fit_make_it_not_applicable(soft, data):
     pytest.importorskip("sklearn")
     dev = audit_data.context(data, soft.context.cache, model=soft.context.model, split="dev")
     with pytest.raises(NotApplicable, match=r"data dev: \d+ made-up and \d+ true object words are too few"):
-        run(replace(soft.context, fit_context=dev), soft)
+        run(replace(soft.context, fit_contexts=(dev,)), soft)
 
 
 def with_risk(evidence: EvidenceSet, **changes) -> EvidenceSet:

@@ -78,7 +78,7 @@ def test_all_audits_write_results_and_pages(audit, tmp_path: Path) -> None:
     result = audit("all")
     assert result.code == 0, result.err
     written = results(tmp_path / "out")
-    assert sorted(written) == sorted(name for name in audits if audits[name].needs_evidence)
+    assert sorted(written) == sorted(name for name in audits if audits[name].tests_explanations)
     assert [body["not_applicable"] for body in written.values()] == [None] * 6
     for name, body in written.items():
         assert body["model"] == "tiny-soft-attention"
@@ -148,8 +148,8 @@ def test_cache_can_be_in_another_folder(audit, tmp_path: Path) -> None:
         (["sanitary"], {}, "unknown audit 'sanitary': "),
         (["sanity"], {"split": "tests"}, "unknown split 'tests'"),
         (["risk"], {"split": "val", "fit": "dev"}, "--fit dev: a risk model is tested on other images"),
-        (["sanity"], {"fit": "dev"}, "--fit and --save-risk belong to the audit risk, not to sanity"),
-        (["sanity", "--save-risk"], {}, "--fit and --save-risk belong to the audit risk, not to sanity"),
+        (["sanity"], {"fit": "dev"}, "--fit, --fit-risk and --save-risk belong to the audit risk, not to sanity"),
+        (["sanity", "--save-risk"], {}, "--fit, --fit-risk and --save-risk belong to the audit risk, not to sanity"),
         (["sanity"], {"composite": "espilon"}, "unknown composite 'espilon'"),
         (["sanity"], {"data": "nowhere"}, "nowhere: no such file or folder"),
         (["sanity"], {"boxes": "nowhere.jsonl"}, "nowhere.jsonl"),

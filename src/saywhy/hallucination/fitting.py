@@ -1,13 +1,17 @@
 """Fit the risk that an object word is hallucinated: logistic regression of the word features, with object priors.
 
-    risk = σ(b + Σ_i w_i (f_i − mean_i) / scale_i)
+    risk = σ(b + Σ_i w_i clip((f_i − mean_i) / scale_i, ±LIMIT))
 
-The last feature is the object prior: the log odds that the object was made up, where it occurred n times,
+The last feature is the object prior: the log odds that the object was made up, where it occurred n times, shrunk to the
+share of all N object words and bounded,
 
-    prior = logit((made up + m · share) / (n + m)),    share = (made up + 1) / (N + 2) of all N object words
+    prior = logit(share) + clip(logit((made up + m · share) / (n + m)) − logit(share), ±b)
+    share = (made up + 1) / (N + 2)
 
-with m = `PRIOR_COUNT`. While fitting, the prior of a word is computed from the images of other folds, so that the
-word's own label is not one of its features. The strength of regularisation is chosen by cross-validation over images.
+with m = `PRIOR_COUNT` and b = `PRIOR_BOUND`. While fitting, the prior of a word is computed from the images of other
+folds, so that the word's own label is not one of its features. The strength of regularisation is chosen by
+cross-validation over images. Where a feature can only speak for a made-up word (`ONLY_RAISES`), a negative weight would
+be chance: the feature is then left out.
 """
 
 from __future__ import annotations
@@ -20,14 +24,19 @@ from typing import Any
 import numpy as np
 
 from saywhy.errors import UserError
-from saywhy.hallucination.risk_model import PRIOR_FEATURE, WORD_FEATURES, Risk
+from saywhy.hallucination.risk_model import PRIOR_FEATURE, Risk, scaled
+from saywhy.hallucination.word_features import WORD_FEATURES
 from saywhy.metrics.classification import auc, calibration
 
 FOLDS = 5
 STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0)
 """Values of C, the inverse strength of regularisation, to choose from."""
-PRIOR_COUNT = 5
+PRIOR_COUNT = 20
 """Occurrences with the mean share of made-up words that are added to those of each object."""
+PRIOR_BOUND = 1.0
+"""How far the prior of an object may be from that of all object words, in log odds."""
+ONLY_RAISES = ("unfamiliarity", PRIOR_FEATURE)
+"""Features whose weights are not negative."""
 MIN_WORDS = 20
 """Made-up words, and true words, that fitting needs."""
 
@@ -59,8 +68,8 @@ class _Fit:
     def __call__(self, features: np.ndarray, lemmas: np.ndarray) -> np.ndarray:
         """The risk of words with features (N, F), (N,)."""
         prior = _lookup(self.object_priors, self.default_prior, lemmas)
-        scaled = (np.column_stack([features, prior]) - self.mean) / self.scale
-        return 1 / (1 + np.exp(-(self.bias + scaled @ self.weights)))
+        inputs = scaled(np.column_stack([features, prior]), self.mean, self.scale)
+        return 1 / (1 + np.exp(-(self.bias + inputs @ self.weights)))
 
 
 def fit(
@@ -131,10 +140,6 @@ def _choose_strength(
 
 def _fit(features: np.ndarray, lemmas: np.ndarray, made_up: np.ndarray, folds: np.ndarray, C: float) -> _Fit:
     """A logistic regression; the object prior of each word comes from the other folds."""
-    try:
-        from sklearn.linear_model import LogisticRegression
-    except ImportError:
-        raise UserError("fitting a risk needs scikit-learn: pip install 'saywhy[audit]'") from None
     if made_up.all() or not made_up.any():
         raise TooFewWords("made-up words, or true words, are in too few images to fit a risk")
     prior = np.zeros(len(made_up))
@@ -144,9 +149,25 @@ def _fit(features: np.ndarray, lemmas: np.ndarray, made_up: np.ndarray, folds: n
     inputs = np.column_stack([features, prior])
     mean, scale = inputs.mean(axis=0), inputs.std(axis=0)
     scale = np.where(scale > 0, scale, 1)  # a constant feature has no information
-    regression = LogisticRegression(C=C, max_iter=1000).fit((inputs - mean) / scale, made_up)
-    bias = float(regression.intercept_[0])
-    return _Fit(mean, scale, regression.coef_[0], bias, *object_priors(lemmas, made_up))
+    weights, bias = _regression(scaled(inputs, mean, scale), made_up, C)
+    return _Fit(mean, scale, weights, bias, *object_priors(lemmas, made_up))
+
+
+def _regression(inputs: np.ndarray, made_up: np.ndarray, C: float) -> tuple[np.ndarray, float]:
+    """The weights (F + 1,) and the bias; features that only raise the risk are left out where they would lower it."""
+    try:
+        from sklearn.linear_model import LogisticRegression
+    except ImportError:
+        raise UserError("fitting a risk needs scikit-learn: pip install 'saywhy[audit]'") from None
+    names = (*WORD_FEATURES, PRIOR_FEATURE)
+    used = np.ones(len(names), bool)
+    while True:
+        regression = LogisticRegression(C=C, max_iter=1000).fit(inputs * used, made_up)
+        weights = regression.coef_[0] * used
+        against = [i for i, name in enumerate(names) if name in ONLY_RAISES and weights[i] < 0]
+        if not against:
+            return weights, float(regression.intercept_[0])
+        used[against] = False
 
 
 def object_priors(lemmas: np.ndarray, made_up: np.ndarray) -> tuple[dict[str, float], float]:
@@ -158,8 +179,12 @@ def object_priors(lemmas: np.ndarray, made_up: np.ndarray) -> tuple[dict[str, fl
     """
     share = (made_up.sum() + 1) / (len(made_up) + 2)
     generated, wrong = Counter(lemmas.tolist()), Counter(lemmas[made_up].tolist())
+    default = _log_odds(share)
     shares = {lemma: (wrong[lemma] + PRIOR_COUNT * share) / (count + PRIOR_COUNT) for lemma, count in generated.items()}
-    return {lemma: _log_odds(value) for lemma, value in shares.items()}, _log_odds(share)
+    priors = {lemma: _log_odds(value) for lemma, value in shares.items()}
+    return {
+        lemma: min(max(prior, default - PRIOR_BOUND), default + PRIOR_BOUND) for lemma, prior in priors.items()
+    }, default
 
 
 def _log_odds(share: float) -> float:

@@ -1,174 +1,40 @@
 """The hallucination risk of an object word: a logistic model of features of the word.
 
-    risk = σ(b + Σ_i w_i (f_i − mean_i) / scale_i)
+    risk = σ(b + Σ_i w_i clip((f_i − mean_i) / scale_i, ±LIMIT))
 
-The features f of a word need backward passes through the decoder, but none through the encoder. The last feature is
-the object's prior: the log odds of its having been hallucinated in the data the model was fitted to.
-`saywhy audit risk` fits the weights on captions whose references tell which words are hallucinated. The model's folder
-holds them in `risk.json`, with `objects.txt` beside it where the table of object words is not the default one.
-Only object words (`data.object_words`) have a risk: references cannot tell whether "in" is hallucinated.
+The features f of a word (`word_features`) need the decoder, but no relevance and no encoder. The last feature is the
+object's prior: the log odds of its having been hallucinated in the data the model was fitted to. It is shrunk and
+bounded (`fitting`), so that it makes no word safe by itself. `saywhy audit risk` fits the weights on captions whose
+references and boxes tell which words are hallucinated. The model's folder holds them in `risk.json`, with
+`objects.txt` beside it where the table of object words is not the default one. Only object words (`data.object_words`)
+have a risk: references cannot tell whether "in" is hallucinated.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from saywhy.captioners.base import Captioner
-from saywhy.data.object_words import ObjectWords
-from saywhy.data.tokenizer import PAD, Vocabulary
-from saywhy.decoding.config import log_probabilities
+from saywhy.encoders.base import Features
 from saywhy.errors import UserError
 from saywhy.explain.methods import Attributions
 from saywhy.explain.passes import Targets
 from saywhy.files import read_json, write_text
+from saywhy.hallucination.word_features import WORD_FEATURES, ObjectVocabulary, word_features
 
 RISK_FILE, OBJECTS_FILE = "risk.json", "objects.txt"
-FORMAT = 2
-"""Of risk.json; 0.1 wrote no format."""
-WORD_FEATURES = (
-    "log p",  # of the word
-    "log p of synonyms",  # of all words that a reference could use for the object: a puppy for a dog
-    "p of synonyms",  # the same without logarithm, which separates high probabilities
-    "log p of any object",  # of all object words together
-    "entropy",  # of the distribution over the next word
-    "log p without image",  # of the word
-    "image share",  # of the evidence budget
-    "low relevance",  # 5 % quantile of LRP over features, divided by its mean absolute value
-    "negative relevance",  # the negative share of LRP over features
-    "attention entropy",  # divided by its maximum
-    "beta",  # the gate; 0 for models without one
-    "position",  # the number of words before it, at most 15
-)
+FORMAT = 3
+"""Of risk.json. Formats 1 and 2 had other features, so their files are refused."""
 PRIOR_FEATURE = "object prior"
 """The one feature that the risk model itself knows: the object's log odds of being hallucinated."""
-FEATURES_OF_0_1 = {
-    "log p of its names": "log p of synonyms",
-    "p of its names": "p of synonyms",
-    "log p unseen": "log p without image",
-    "picture share": "image share",
-    "relevance low": "low relevance",
-    "relevance against": "negative relevance",
-    "habit": PRIOR_FEATURE,
-}
-SMALLEST = 1e-6  # added to probabilities before a logarithm
-
-Lemmas = Sequence[Sequence[str | None]]
-"""The object that each target of each image names, None for words that are not object words."""
-
-
-class ObjectVocabulary:
-    """Which words of a vocabulary name which objects.
-
-    Attributes:
-        objects: the table of object words.
-        ids: the ids of all object words of the vocabulary.
-    """
-
-    def __init__(self, vocabulary: Vocabulary, objects: ObjectWords) -> None:
-        self.vocabulary = vocabulary
-        self.objects = objects
-        lemmas = ((id, objects.lemma(word)) for id, word in enumerate(vocabulary.words))
-        self._lemmas = {id: lemma for id, lemma in lemmas if lemma is not None}
-        self._synonyms: dict[str, np.ndarray] = {}
-        self.ids = np.array(list(self._lemmas), dtype=np.int64)
-
-    def synonyms(self, lemma: str) -> np.ndarray:
-        """Ids of the words that support this object in a reference: its plural, synonyms and narrower words."""
-        if lemma not in self._synonyms:
-            supporting = self.objects.supporting(lemma)
-            ids = [id for id, other in self._lemmas.items() if other in supporting]
-            self._synonyms[lemma] = np.array(ids, dtype=np.int64)
-        return self._synonyms[lemma]
-
-    def lemmas(self, caption: Sequence[str]) -> list[str | None]:
-        """The object that each word of a caption names, None for words that are not object words."""
-        by_position = {mention.position: mention.lemma for mention in self.objects.mentions(caption)}
-        return [by_position.get(position) for position in range(len(caption))]
-
-    def target_lemmas(self, targets: Targets) -> list[list[str | None]]:
-        """The object that each target names: in its caption, or alone where the caption has another word there."""
-        rows = []
-        for tokens, positions, labels in zip(targets.tokens, targets.positions, targets.labels, strict=True):
-            caption = self.vocabulary.decode(id for id in tokens[1:].tolist() if id != PAD)
-            lemmas = self.lemmas(caption)
-            pairs = zip(labels, positions.tolist(), strict=False)  # positions are padded
-            rows.append([lemmas[i] if word == caption[i] else self.objects.lemma(word) for word, i in pairs])
-        return rows
-
-
-@torch.no_grad()
-def word_features(
-    captioner: Captioner,
-    attributions: Attributions,
-    targets: Targets,
-    lemmas: Lemmas,
-    object_vocabulary: ObjectVocabulary,
-) -> np.ndarray:
-    """The features of K words of B images, (B, K, F); NaN for words that are not object words."""
-    log_p = attributions.log_p.numpy()  # (B, K, V)
-    p = np.exp(log_p)
-    relevance = attributions.relevance.features.transpose(0, 1).numpy()  # (B, K, L)
-    strength = np.abs(relevance).sum(axis=-1) + SMALLEST
-    attention = _mean_attention(attributions)  # (B, K, L)
-    p_synonyms = _synonym_probability(p, targets.words.cpu().numpy(), lemmas, object_vocabulary)
-    by_name = {
-        "log p": np.log(attributions.probabilities.numpy() + SMALLEST),
-        "log p of synonyms": np.log(p_synonyms + SMALLEST),
-        "p of synonyms": p_synonyms,
-        "log p of any object": np.log(p[..., object_vocabulary.ids].sum(axis=-1) + SMALLEST),
-        "entropy": entropy(p),
-        "log p without image": _log_p_without_image(captioner, attributions, targets),
-        "image share": attributions.relevance.image_share().T.numpy(),
-        "low relevance": np.quantile(relevance, 0.05, axis=-1) / strength * relevance.shape[-1],
-        "negative relevance": np.clip(-relevance, 0, None).sum(axis=-1) / strength,
-        "attention entropy": entropy(attention) / np.log(max(attention.shape[-1], 2)),
-        "beta": np.zeros(p.shape[:2]) if attributions.beta is None else attributions.beta.numpy(),
-        "position": np.minimum(targets.positions.cpu().numpy(), 15),
-    }
-    features = np.stack([by_name[name] for name in WORD_FEATURES], axis=-1).astype(np.float64)  # (B, K, F)
-    is_object = np.zeros(features.shape[:2], bool)
-    for row, row_lemmas in enumerate(lemmas):
-        is_object[row, : len(row_lemmas)] = [lemma is not None for lemma in row_lemmas]
-    features[~is_object] = np.nan
-    return features
-
-
-def entropy(p: np.ndarray) -> np.ndarray:
-    """The entropy of distributions (…, N), in nats, (…)."""
-    return -(p * np.log(np.clip(p, 1e-30, None))).sum(axis=-1)
-
-
-def _log_p_without_image(captioner: Captioner, attributions: Attributions, targets: Targets) -> np.ndarray:
-    """Log p of the targets if the captioner had no image, (B, K)."""
-    logits, _ = captioner(captioner.without_image(attributions.features), targets.tokens)
-    log_p = log_probabilities(targets.at_positions(logits), captioner.styles)
-    log_p = log_p.gather(-1, targets.words.unsqueeze(-1))[..., 0]
-    return log_p.clamp(min=np.log(SMALLEST)).cpu().numpy()
-
-
-def _mean_attention(attributions: Attributions) -> np.ndarray:
-    """α of the targets, averaged over heads, (B, K, L)."""
-    alpha = attributions.alpha.float().numpy()
-    return alpha if alpha.ndim == 3 else alpha.mean(axis=2)
-
-
-def _synonym_probability(
-    p: np.ndarray, words: np.ndarray, lemmas: Lemmas, object_vocabulary: ObjectVocabulary
-) -> np.ndarray:
-    """The sum of p over each target and its synonyms, (B, K)."""
-    sums = np.zeros(p.shape[:2])
-    for row, row_lemmas in enumerate(lemmas):
-        for k, lemma in enumerate(row_lemmas):
-            if lemma is not None:
-                sums[row, k] = p[row, k, np.union1d(object_vocabulary.synonyms(lemma), words[row, k])].sum()
-    return sums
+LIMIT = 3.0
+"""Most standard deviations from the mean of a feature: beyond it, the feature says nothing more."""
 
 
 @dataclass(frozen=True)
@@ -209,8 +75,8 @@ class Risk:
     def __call__(self, features: np.ndarray, lemmas: Sequence[str | None]) -> np.ndarray:
         """The risk of N words with features (N, F) and the objects they name, (N,); NaN for other words."""
         priors = [self.prior(lemma) for lemma in lemmas]
-        scaled = (np.column_stack([features, priors]) - np.array(self.mean)) / np.array(self.scale)
-        return 1 / (1 + np.exp(-(self.bias + scaled @ np.array(self.weights))))
+        inputs = scaled(np.column_stack([features, priors]), np.array(self.mean), np.array(self.scale))
+        return 1 / (1 + np.exp(-(self.bias + inputs @ np.array(self.weights))))
 
     def prior(self, lemma: str | None) -> float:
         """The log odds of an object being hallucinated."""
@@ -223,7 +89,9 @@ class Risk:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Risk:
         """The risk model of the contents of risk.json."""
-        fields = {name: value for name, value in upgrade(data).items() if name != "format"}
+        if data.get("format") != FORMAT:
+            raise ValueError(f"its format is that of another version of saywhy, not {FORMAT}")
+        fields = {name: value for name, value in data.items() if name != "format"}
         vectors = {name: tuple(fields[name]) for name in ("features", "mean", "scale", "weights")}
         return cls(**{**fields, **vectors})
 
@@ -244,31 +112,41 @@ class Risk:
             raise UserError(f"{path}: not a risk model of saywhy ({error}); delete it or fit it again") from None
 
 
-def upgrade(data: dict[str, Any]) -> dict[str, Any]:
-    """The contents of risk.json in the present format, which has other names than that of 0.1."""
-    if "facts" not in data:
-        return data
-    about_names = {"pictures": "images", "objects": "object_words"}
-    return {
-        "features": [FEATURES_OF_0_1.get(name, name) for name in data["facts"]],
-        **{name: data[name] for name in ("mean", "scale", "weights", "bias")},
-        "object_priors": data["habits"],
-        "default_prior": data["usual"],
-        "about": {about_names.get(name, name): value for name, value in data.get("about", {}).items()},
-    }
+def scaled(inputs: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Features (N, F) in units of their standard deviation, at most `LIMIT` of them from the mean.
+
+    >>> scaled(np.array([[1.0, 90.0]]), np.array([0.0, 10.0]), np.array([2.0, 10.0])).tolist()
+    [[0.5, 3.0]]
+    """
+    return ((inputs - mean) / scale).clip(-LIMIT, LIMIT)
 
 
 @dataclass(frozen=True)
 class RiskEstimator:
-    """The risk of explained words, with a model's risk model and vocabulary."""
+    """The risk of words of captions, with a model's risk model and vocabulary.
+
+    Attributes:
+        risk: the risk model.
+        object_vocabulary: the object words of the model's vocabulary.
+        familiarity: of each image of the batch; () where it is not known.
+    """
 
     risk: Risk
     object_vocabulary: ObjectVocabulary
+    familiarity: tuple[float | None, ...] = ()
+
+    def for_images(self, familiarity: Sequence[float | None]) -> RiskEstimator:
+        """The estimator for images of this familiarity."""
+        return replace(self, familiarity=tuple(familiarity))
 
     def __call__(self, captioner: Captioner, attributions: Attributions, targets: Targets) -> list[list[float | None]]:
-        """The risk of each target of each image; None for words that are not object words."""
+        """The risk of each explained target of each image; None for words that are not object words."""
+        return self.risks(captioner, attributions.features, targets)
+
+    def risks(self, captioner: Captioner, features: Features, targets: Targets) -> list[list[float | None]]:
+        """The risk of each target of each image, from the image's features."""
         lemmas = self.object_vocabulary.target_lemmas(targets)
-        features = word_features(captioner, attributions, targets, lemmas, self.object_vocabulary)  # (B, K, F)
-        pairs = zip(features, lemmas, strict=True)
+        values = word_features(captioner, features, targets, lemmas, self.object_vocabulary, self.familiarity)
+        pairs = zip(values, lemmas, strict=True)
         risks = [self.risk(row[: len(row_lemmas)], row_lemmas) for row, row_lemmas in pairs]
         return [[None if np.isnan(value) else float(value) for value in row] for row in risks]
