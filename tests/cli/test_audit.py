@@ -230,6 +230,28 @@ def test_saved_risk_model_is_used_by_caption_and_tested_by_the_next_audit(run, a
     assert "--save-risk: nothing is fitted" in audit("risk", "--save-risk").error
 
 
+def test_risk_model_is_fitted_on_several_data_sets_and_tested_without_each(audit, model, scenes, tmp_path) -> None:
+    other = audit_data.write_data(tmp_path / "other", {**audit_data.SCENES, "red.png": ("train", ["a dog"], [])})
+    result = audit("risk", "--save-risk", "--fit-risk", scenes, "--fit-risk", other)
+    assert result.code == 0, result.err
+    body = results(tmp_path / "out")["risk"]
+    assert body["fitted_on"]["data"] == ["scenes", "other"]
+    assert [row["left_out"] for row in body["without_a_data_set"]] == ["scenes", "other"]
+    assert Risk.read(model).about["split"] == "dev"
+    page = (tmp_path / "out" / "risk.md").read_text()
+    assert "risk, fitted without other" in page
+    assert "Fitted on 8 images of scenes and other dev." in page
+
+
+def test_mistakes_in_the_data_sets_to_fit_on_are_one_line(audit, no_model, scenes, tmp_path) -> None:
+    (tmp_path / "again").mkdir()
+    twin = audit_data.write_data(tmp_path / "again" / "scenes")
+    assert "two data sets have the name 'scenes'" in audit("risk", "--fit-risk", scenes, "--fit-risk", twin).error
+    assert "no such file or folder" in audit("risk", "--fit-risk", tmp_path / "nowhere").error
+    assert "tested on other images" in audit("risk", "--fit-risk", scenes, split="dev").error
+    assert "belong to the audit risk" in audit("sanity", "--fit-risk", scenes).error
+
+
 def test_table_of_object_words_is_saved_with_its_risk_model(run, audit, model, scenes, tmp_path: Path) -> None:
     table = tmp_path / "things.txt"
     table.write_text("[animals]\ndog\n[vehicles]\ncar\n[other]\nball\n")

@@ -8,10 +8,11 @@ share of all N object words and bounded,
     prior = logit(share) + clip(logit((made up + m · share) / (n + m)) − logit(share), ±b)
     share = (made up + 1) / (N + 2)
 
-with m = `PRIOR_COUNT` and b = `PRIOR_BOUND`. While fitting, the prior of a word is computed from the images of other
-folds, so that the word's own label is not one of its features. The strength of regularisation is chosen by
-cross-validation over images. Where a feature can only speak for a made-up word (`ONLY_RAISES`), a negative weight would
-be chance: the feature is then left out.
+with m = `PRIOR_COUNT` and b = `PRIOR_BOUND`. Its weight before scaling is at most `LARGEST_COEFFICIENT`, so that it
+makes no word safe, or risky, by itself. While fitting, the prior of a word is computed from the images of other folds,
+so that the word's own label is not one of its features. The strength of regularisation is chosen by cross-validation
+over images. Where a feature can only speak for a made-up word (`ONLY_RAISES`), a negative weight would be chance: the
+feature is then left out.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ PRIOR_COUNT = 20
 """Occurrences with the mean share of made-up words that are added to those of each object."""
 PRIOR_BOUND = 1.0
 """How far the prior of an object may be from that of all object words, in log odds."""
+LARGEST_COEFFICIENT = 1.0
+"""Of the object prior before scaling: log odds count at most as such."""
 ONLY_RAISES = ("unfamiliarity", PRIOR_FEATURE)
 """Features whose weights are not negative."""
 MIN_WORDS = 20
@@ -149,25 +152,55 @@ def _fit(features: np.ndarray, lemmas: np.ndarray, made_up: np.ndarray, folds: n
     inputs = np.column_stack([features, prior])
     mean, scale = inputs.mean(axis=0), inputs.std(axis=0)
     scale = np.where(scale > 0, scale, 1)  # a constant feature has no information
-    weights, bias = _regression(scaled(inputs, mean, scale), made_up, C)
+    weights, bias = _regression(scaled(inputs, mean, scale), made_up, C, LARGEST_COEFFICIENT * float(scale[-1]))
     return _Fit(mean, scale, weights, bias, *object_priors(lemmas, made_up))
 
 
-def _regression(inputs: np.ndarray, made_up: np.ndarray, C: float) -> tuple[np.ndarray, float]:
-    """The weights (F + 1,) and the bias; features that only raise the risk are left out where they would lower it."""
+def _regression(
+    inputs: np.ndarray, made_up: np.ndarray, C: float, largest_prior_weight: float
+) -> tuple[np.ndarray, float]:
+    """The weights (F + 1,) and the bias.
+
+    Features that only raise the risk are left out where they would lower it. A larger weight of the prior is replaced
+    by the largest one, with the other weights as they are without a prior.
+    """
+    names = (*WORD_FEATURES, PRIOR_FEATURE)
+    used = np.ones(len(names), bool)
+    weights, bias = _plain_regression(inputs, made_up, C)
+    while against := [i for i, name in enumerate(names) if name in ONLY_RAISES and weights[i] < 0]:
+        used[against] = False
+        weights, bias = _plain_regression(inputs * used, made_up, C)
+    if weights[-1] > largest_prior_weight:
+        used[-1] = False
+        weights, _ = _plain_regression(inputs * used, made_up, C)
+        weights[-1] = largest_prior_weight
+        bias = _bias(inputs @ weights, made_up)
+    return weights, bias
+
+
+def _plain_regression(inputs: np.ndarray, made_up: np.ndarray, C: float) -> tuple[np.ndarray, float]:
     try:
         from sklearn.linear_model import LogisticRegression
     except ImportError:
         raise UserError("fitting a risk needs scikit-learn: pip install 'saywhy[audit]'") from None
-    names = (*WORD_FEATURES, PRIOR_FEATURE)
-    used = np.ones(len(names), bool)
-    while True:
-        regression = LogisticRegression(C=C, max_iter=1000).fit(inputs * used, made_up)
-        weights = regression.coef_[0] * used
-        against = [i for i, name in enumerate(names) if name in ONLY_RAISES and weights[i] < 0]
-        if not against:
-            return weights, float(regression.intercept_[0])
-        used[against] = False
+    regression = LogisticRegression(C=C, max_iter=1000).fit(inputs, made_up)
+    return regression.coef_[0], float(regression.intercept_[0])
+
+
+def _bias(log_odds: np.ndarray, made_up: np.ndarray) -> float:
+    """The number to add to log odds (N,) for a mean risk that is the share of made-up words, by bisection.
+
+    >>> round(_bias(np.zeros(4), np.array([False, True, True, True])), 4)
+    1.0986
+    """
+    low, high = -50.0, 50.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if (1 / (1 + np.exp(-(log_odds + middle)))).mean() < made_up.mean():
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
 
 
 def object_priors(lemmas: np.ndarray, made_up: np.ndarray) -> tuple[dict[str, float], float]:
@@ -182,9 +215,8 @@ def object_priors(lemmas: np.ndarray, made_up: np.ndarray) -> tuple[dict[str, fl
     default = _log_odds(share)
     shares = {lemma: (wrong[lemma] + PRIOR_COUNT * share) / (count + PRIOR_COUNT) for lemma, count in generated.items()}
     priors = {lemma: _log_odds(value) for lemma, value in shares.items()}
-    return {
-        lemma: min(max(prior, default - PRIOR_BOUND), default + PRIOR_BOUND) for lemma, prior in priors.items()
-    }, default
+    lowest, highest = default - PRIOR_BOUND, default + PRIOR_BOUND
+    return {lemma: min(max(prior, lowest), highest) for lemma, prior in priors.items()}, default
 
 
 def _log_odds(share: float) -> float:
