@@ -21,8 +21,7 @@ from saywhy.data.phrases import find_phrases
 from saywhy.data.preprocess import Preprocessing
 from saywhy.data.regions import RegionSettings
 from saywhy.data.tokenizer import MARKERS, Vocabulary
-from saywhy.hallucination.risk_model import PRIOR_FEATURE, Risk
-from saywhy.hallucination.word_features import WORD_FEATURES
+from saywhy.hallucination.risk_model import PRIOR_FEATURE, WORD_FEATURES, Risk
 from saywhy.inference.model import Model
 
 WORDS = (*MARKERS, "a", "the", "on", "with", "red", "runs", "dog", "dogs", "puppy", "man", "ball", "car")

@@ -20,7 +20,7 @@ from saywhy.audits.risk import RiskAudit
 from saywhy.audits.risk_words import ObjectWordFeatures, fit
 from saywhy.hallucination import fitting
 from saywhy.hallucination.labels import is_supported
-from saywhy.hallucination.word_features import WORD_FEATURES
+from saywhy.hallucination.risk_model import WORD_FEATURES
 
 run = RiskAudit().run
 pairs = partial(zip, strict=True)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from saywhy.hallucination.fitting import PRIOR_BOUND, PRIOR_COUNT, TooFewWords, fit, object_priors
-from saywhy.hallucination.risk_model import PRIOR_FEATURE, Risk
-from saywhy.hallucination.word_features import WORD_FEATURES
+from saywhy.hallucination.risk_model import PRIOR_FEATURE, WORD_FEATURES, Risk
 from saywhy.metrics.classification import auc, calibration
 
 pytest.importorskip("sklearn", reason='fitting a risk needs pip install "saywhy[audit]"')

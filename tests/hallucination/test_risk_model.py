@@ -21,9 +21,16 @@ from saywhy.data.tokenizer import END, MARKERS, START, Vocabulary
 from saywhy.encoders.base import Features
 from saywhy.errors import UserError
 from saywhy.explain.passes import Targets
-from saywhy.hallucination import presence
-from saywhy.hallucination.risk_model import LIMIT, PRIOR_FEATURE, Risk
-from saywhy.hallucination.word_features import LOWEST, WORD_FEATURES, ObjectVocabulary, word_features
+from saywhy.hallucination import risk_model
+from saywhy.hallucination.risk_model import (
+    LIMIT,
+    LOWEST,
+    PRIOR_FEATURE,
+    WORD_FEATURES,
+    ObjectVocabulary,
+    Risk,
+    word_features,
+)
 from saywhy.inference.model import SHIPPED, Model, load, locate
 
 NAMES = ("soft-attention", "ada-lstm", "mh-fc", "coca")
@@ -93,10 +100,10 @@ def test_word_features_equal_those_calculated_by_hand(name, object_vocabulary):
     assert values.shape == (8, len(WORD_FEATURES))
     with torch.no_grad():
         _, attention = model(features, targets.tokens)
-    offsets = np.random.default_rng(presence.SEED).random(presence.MAX_WORDS).tolist()
+    offsets = np.random.default_rng(0).random(risk_model.MAX_WORDS).tolist()
     samples = reference.sampled_captions(
-        lambda ids: distribution(model, features, [audit_data.WORDS[id] for id in ids], presence.TEMPERATURE),
-        presence.SAMPLES,
+        lambda ids: distribution(model, features, [audit_data.WORDS[id] for id in ids], risk_model.TEMPERATURE),
+        risk_model.SAMPLES,
         offsets,
         END,
     )
@@ -154,6 +161,17 @@ def test_other_words_and_padding_have_no_features(object_vocabulary):
     features = word_features(model, encoded(model, 2), targets, lemmas, object_vocabulary)
     assert np.isnan(features).all(axis=-1).tolist() == [[False, True, False], [False, True, True]]
     assert not np.isnan(features).any(axis=-1)[[0, 0, 1], [0, 2, 0]].any()
+
+
+def test_prompts_with_unknown_words_are_left_out():
+    vocabulary, objects = Vocabulary((*MARKERS, "a", "the", "is", "there")), ObjectWords.read()
+    ids = vocabulary.ids
+    assert ObjectVocabulary(vocabulary, objects).prompts == [
+        [ids["a"]],
+        [ids["the"]],
+        [ids["there"], ids["is"], ids["a"]],
+    ]
+    assert ObjectVocabulary(Vocabulary((*MARKERS, "un", "chien")), objects).prompts == [[]]
 
 
 def test_compounds_plurals_and_narrower_words_name_one_object():

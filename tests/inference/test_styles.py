@@ -22,7 +22,7 @@ from saywhy.errors import UserError
 from saywhy.explain import Explanation
 from saywhy.explain.passes import Targets
 from saywhy.explain.request import known_word
-from saywhy.hallucination.word_features import WORD_FEATURES, ObjectVocabulary, word_features
+from saywhy.hallucination.risk_model import WORD_FEATURES, ObjectVocabulary, word_features
 from saywhy.inference.evaluation import caption_split
 
 STYLES = ("coco", "flickr8k")

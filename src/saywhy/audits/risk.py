@@ -21,8 +21,7 @@ from saywhy.audits.evidence import EvidenceSet
 from saywhy.audits.risk_words import PRIMARY, REFERENCES_ONLY, ObjectWordFeatures, fit
 from saywhy.audits.statistics import Bootstrap, check
 from saywhy.hallucination.labels import few_references
-from saywhy.hallucination.risk_model import Risk
-from saywhy.hallucination.word_features import WORD_FEATURES
+from saywhy.hallucination.risk_model import WORD_FEATURES, Risk
 from saywhy.metrics.classification import calibration
 from saywhy.viz import plots
 from saywhy.viz.tables import MISSING, UP, Table, bold_best, decimal, estimate_text, short_estimate, value_of

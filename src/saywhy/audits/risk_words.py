@@ -16,9 +16,16 @@ from saywhy.explain.passes import Targets
 from saywhy.hallucination import fitting
 from saywhy.hallucination.chair import image_objects
 from saywhy.hallucination.labels import evidence_of_objects
-from saywhy.hallucination.presence import PROMPTS, SAMPLES, TEMPERATURE
-from saywhy.hallucination.risk_model import Risk
-from saywhy.hallucination.word_features import WORD_FEATURES, ObjectVocabulary, word_features
+from saywhy.hallucination.risk_model import (
+    MAX_WORDS,
+    PROMPTS,
+    SAMPLES,
+    TEMPERATURE,
+    WORD_FEATURES,
+    ObjectVocabulary,
+    Risk,
+    word_features,
+)
 from saywhy.inference.batches import ImageBatch
 
 PRIMARY = "references and boxes"
@@ -48,8 +55,8 @@ class ObjectWordFeatures(NamedTuple):
         cache = context.stage_cache(
             "object-words",
             features=WORD_FEATURES,
-            samples=(SAMPLES, TEMPERATURE),
-            prompts=PROMPTS,
+            samples=(SAMPLES, TEMPERATURE, MAX_WORDS),
+            prompts=[prompt.split() for prompt in PROMPTS],
             familiarity=None if familiarity is None else familiarity.quantiles.tolist(),
         )
         images = context.compute_missing(cache, partial(_object_words, context), "computing word features")

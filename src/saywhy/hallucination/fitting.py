@@ -25,8 +25,7 @@ from typing import Any
 import numpy as np
 
 from saywhy.errors import UserError
-from saywhy.hallucination.risk_model import PRIOR_FEATURE, Risk, scaled
-from saywhy.hallucination.word_features import WORD_FEATURES
+from saywhy.hallucination.risk_model import PRIOR_FEATURE, WORD_FEATURES, Risk, scaled
 from saywhy.metrics.classification import auc, calibration
 
 FOLDS = 5

@@ -29,8 +29,7 @@ from saywhy.explain.methods import METHODS
 from saywhy.explain.passes import Targets
 from saywhy.explain.request import ExplanationRequest, explain
 from saywhy.files import read_json
-from saywhy.hallucination.risk_model import OBJECTS_FILE, RISK_FILE, Risk, RiskEstimator
-from saywhy.hallucination.word_features import ObjectVocabulary
+from saywhy.hallucination.risk_model import OBJECTS_FILE, RISK_FILE, ObjectVocabulary, Risk, RiskEstimator
 from saywhy.inference.batches import ImageBatch, ImageBatches
 from saywhy.inference.familiarity_model import Familiarity, image_statistics
 

@@ -1,4 +1,4 @@
-"""Prompts and samples: equal to a slow twin, independent of the batch, and true to the distribution."""
+"""Prompts and samples that share rows of the decoder: equal to a slow twin, and independent of the batch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import audit_data
 import tiny
 from reference import hallucination as reference
 from saywhy.captioners import Captioner
-from saywhy.data.tokenizer import END, MARKERS, START, Vocabulary
+from saywhy.data.tokenizer import END, START
+from saywhy.decoding.beam import _at_quantiles, prompted_log_p, sampled_captions
 from saywhy.decoding.config import log_probabilities
 from saywhy.encoders.base import Features
-from saywhy.hallucination import presence
 
 NAMES = ("soft-attention", "ada-lstm", "mh-fc", "coca")
 STARTS = torch.tensor([START, START])
@@ -45,7 +45,7 @@ def next_word(captioner: Captioner, features: Features, words: list[int]) -> tor
 @torch.no_grad()
 def test_prompted_log_p_is_that_of_the_next_word_after_each_prompt(captioner, features):
     prompts = [[], [7], [5, 8, 6], [6, 5]]
-    log_p = presence.prompted_log_p(captioner, captioner.start(features), STARTS, prompts)
+    log_p = prompted_log_p(captioner, captioner.start(features), STARTS, prompts)
     assert log_p.shape == (2, 4, len(audit_data.WORDS))
     for image in range(2):
         for prompt, values in zip(prompts, log_p[image], strict=True):
@@ -54,16 +54,15 @@ def test_prompted_log_p_is_that_of_the_next_word_after_each_prompt(captioner, fe
 
 
 @torch.no_grad()
-def test_samples_are_those_at_the_quantiles_of_a_slow_twin(captioner, features, monkeypatch):
-    monkeypatch.setattr(presence, "MAX_WORDS", 4)
-    monkeypatch.setattr(presence, "TEMPERATURE", 5.0)  # so that samples differ
-    captions = presence.sampled_captions(captioner, captioner.start(features), STARTS, 12)
-    offsets = np.random.default_rng(presence.SEED).random(4).tolist()
+def test_samples_are_those_at_the_quantiles_of_a_slow_twin(captioner, features):
+    temperature = 5.0  # so that samples differ
+    captions = sampled_captions(captioner, captioner.start(features), STARTS, 12, temperature, max_words=4)
+    offsets = np.random.default_rng(0).random(4).tolist()
     for image in range(2):
 
         def distribution(words: list[int], image: int = image) -> list[float]:
             log_p = next_word(captioner, features[image : image + 1], words).double()
-            return (log_p / presence.TEMPERATURE).softmax(dim=-1).tolist()
+            return (log_p / temperature).softmax(dim=-1).tolist()
 
         assert captions[image] == reference.sampled_captions(distribution, 12, offsets, END)
     assert len({tuple(caption) for caption in captions[0]}) > 3
@@ -72,31 +71,24 @@ def test_samples_are_those_at_the_quantiles_of_a_slow_twin(captioner, features, 
 
 @torch.no_grad()
 def test_samples_of_an_image_do_not_depend_on_the_batch(captioner, features):
-    both = presence.sampled_captions(captioner, captioner.start(features), STARTS, 8)
+    both = sampled_captions(captioner, captioner.start(features), STARTS, 8)
     for image in range(2):
         state = captioner.start(features[image : image + 1])
-        assert presence.sampled_captions(captioner, state, STARTS[:1], 8) == [both[image]]
+        assert sampled_captions(captioner, state, STARTS[:1], 8) == [both[image]]
 
 
 @torch.no_grad()
 def test_first_words_are_as_frequent_as_they_are_probable():
     captioner = tiny.sensitive_captioner("soft-attention", words=len(audit_data.WORDS))
     features = captioner.encode(tiny.pixels(1))
-    (captions,) = presence.sampled_captions(captioner, captioner.start(features), STARTS[:1], 100)
+    (captions,) = sampled_captions(captioner, captioner.start(features), STARTS[:1], 100)
     counts = Counter(caption[0] if caption else END for caption in captions)
-    p = (next_word(captioner, features, []).double() / presence.TEMPERATURE).softmax(dim=-1)
+    p = (next_word(captioner, features, []).double()).softmax(dim=-1)
     for word, probability in enumerate(p.tolist()):
         assert abs(counts[word] - 100 * probability) <= 1, "systematic sampling is within one sample of its mean"
 
 
 def test_quantiles_fall_on_words_in_proportion_to_their_probability():
     p = np.array([0.0, 0.25, 0.0, 0.75, 0.0])
-    words = presence._at_quantiles(p, np.array([0.0, 0.2, 0.25, 0.9, math.nextafter(1, 0)]))
+    words = _at_quantiles(p, np.array([0.0, 0.2, 0.25, 0.9, math.nextafter(1, 0)]))
     assert words.tolist() == [1, 1, 3, 3, 3]
-
-
-def test_prompts_with_unknown_words_are_left_out():
-    vocabulary = Vocabulary((*MARKERS, "a", "the", "is", "there"))
-    ids = vocabulary.ids
-    assert presence.prompts_in(vocabulary) == [[ids["a"]], [ids["the"]], [ids["there"], ids["is"], ids["a"]]]
-    assert presence.prompts_in(Vocabulary((*MARKERS, "un", "chien"))) == [[]]
