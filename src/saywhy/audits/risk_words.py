@@ -91,7 +91,7 @@ class ObjectWordFeatures(NamedTuple):
             for image in context.data.images
         }
         rules = {REFERENCES_ONLY: (np.ones(len(self.images), bool), self._missing(references))}
-        if context.phrases.are_coco:
+        if context.phrases.are_coco and all(image.name in context.phrases for image in context.data.images):
             objects = image_objects(context.data, phrases=context.phrases).sets
             by_name = dict(zip((image.name for image in context.data.images), objects, strict=True))
             pairs = zip(self.images, self.categories.tolist(), strict=True)

@@ -339,12 +339,12 @@ def _fit_context(context: AuditContext, data: Dataset, options: Options) -> Audi
     """The context of images to fit a risk on: their own boxes and, if the model has it, their own style."""
     from saywhy.data.phrases import find_phrases
 
-    phrases, model = context.phrases, context.model
-    if options.fit_risk:
-        phrases = find_phrases(data.root)
-        if data.name in model.vocabulary.styles:
-            model = model.in_style(data.name)
-    return replace(context, model=model, data=data, phrases=phrases, unreadable=set(), split_images=None)
+    context = replace(context, data=data, unreadable=set(), split_images=None)
+    if not options.fit_risk:
+        return context
+    model = context.model.in_style(data.name) if data.name in context.model.vocabulary.styles else context.model
+    regions = model.region_source(options.regions, data.root)
+    return replace(context, model=model, phrases=find_phrases(data.root), regions=regions)
 
 
 def _run(names: Sequence[str], context: AuditContext, out: Path) -> Iterator[tuple[dict[str, Any], Path]]:
