@@ -58,7 +58,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 def fit_on_dev(context: AuditContext, data: Path) -> AuditContext:
     """The context with the dev split to fit a risk on."""
     dev = audit_data.context(data, context.cache, model=context.model, split="dev").data
-    return replace(context, fit_context=replace(context, data=dev))
+    return replace(context, fit_contexts=(replace(context, data=dev),))
 
 
 def without_seconds(result: dict[str, Any]) -> dict[str, Any]:

@@ -78,8 +78,8 @@ def test_all_audits_write_results_and_pages(audit, tmp_path: Path) -> None:
     result = audit("all")
     assert result.code == 0, result.err
     written = results(tmp_path / "out")
-    assert sorted(written) == sorted(name for name in audits if audits[name].needs_evidence)
-    assert [body["not_applicable"] for body in written.values()] == [None] * 6
+    assert sorted(written) == sorted(name for name in audits if audits[name].tests_explanations)
+    assert [body["not_applicable"] for body in written.values()] == [None] * 7
     for name, body in written.items():
         assert body["model"] == "tiny-soft-attention"
         assert f"{name}: tiny-soft-attention on" in result.out
@@ -148,8 +148,8 @@ def test_cache_can_be_in_another_folder(audit, tmp_path: Path) -> None:
         (["sanitary"], {}, "unknown audit 'sanitary': "),
         (["sanity"], {"split": "tests"}, "unknown split 'tests'"),
         (["risk"], {"split": "val", "fit": "dev"}, "--fit dev: a risk model is tested on other images"),
-        (["sanity"], {"fit": "dev"}, "--fit and --save-risk belong to the audit risk, not to sanity"),
-        (["sanity", "--save-risk"], {}, "--fit and --save-risk belong to the audit risk, not to sanity"),
+        (["sanity"], {"fit": "dev"}, "--fit, --fit-risk and --save-risk belong to the audit risk, not to sanity"),
+        (["sanity", "--save-risk"], {}, "--fit, --fit-risk and --save-risk belong to the audit risk, not to sanity"),
         (["sanity"], {"composite": "espilon"}, "unknown composite 'espilon'"),
         (["sanity"], {"data": "nowhere"}, "nowhere: no such file or folder"),
         (["sanity"], {"boxes": "nowhere.jsonl"}, "nowhere.jsonl"),
@@ -228,6 +228,28 @@ def test_saved_risk_model_is_used_by_caption_and_tested_by_the_next_audit(run, a
     assert second["fitted_risk"] == first["fitted_risk"]
     assert second["auc"] == first["auc"]
     assert "--save-risk: nothing is fitted" in audit("risk", "--save-risk").error
+
+
+def test_risk_model_is_fitted_on_several_data_sets_and_tested_without_each(audit, model, scenes, tmp_path) -> None:
+    other = audit_data.write_data(tmp_path / "other", {**audit_data.SCENES, "red.png": ("train", ["a dog"], [])})
+    result = audit("risk", "--save-risk", "--fit-risk", scenes, "--fit-risk", other)
+    assert result.code == 0, result.err
+    body = results(tmp_path / "out")["risk"]
+    assert body["fitted_on"]["data"] == ["scenes", "other"]
+    assert [row["left_out"] for row in body["without_a_data_set"]] == ["scenes", "other"]
+    assert Risk.read(model).about["split"] == "dev"
+    page = (tmp_path / "out" / "risk.md").read_text()
+    assert "risk, fitted without other" in page
+    assert "Fitted on 8 images of scenes and other dev." in page
+
+
+def test_mistakes_in_the_data_sets_to_fit_on_are_one_line(audit, no_model, scenes, tmp_path) -> None:
+    (tmp_path / "again").mkdir()
+    twin = audit_data.write_data(tmp_path / "again" / "scenes")
+    assert "two data sets have the name 'scenes'" in audit("risk", "--fit-risk", scenes, "--fit-risk", twin).error
+    assert "no such file or folder" in audit("risk", "--fit-risk", tmp_path / "nowhere").error
+    assert "tested on other images" in audit("risk", "--fit-risk", scenes, split="dev").error
+    assert "belong to the audit risk" in audit("sanity", "--fit-risk", scenes).error
 
 
 def test_table_of_object_words_is_saved_with_its_risk_model(run, audit, model, scenes, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from saywhy.hallucination.fitting import PRIOR_COUNT, TooFewWords, fit, object_priors
+from saywhy.hallucination.fitting import PRIOR_BOUND, PRIOR_COUNT, TooFewWords, fit, object_priors
 from saywhy.hallucination.risk_model import PRIOR_FEATURE, WORD_FEATURES, Risk
 from saywhy.metrics.classification import auc, calibration
 
@@ -89,13 +89,12 @@ def test_priors_of_pure_chance_predict_nothing_for_other_images(seed):
     assert abs(risk.weights[-1]) < 0.25
 
 
-def test_real_priors_are_learnt():
+def test_real_priors_are_learnt_within_their_bound():
     risk = words_with_priors(0, np.where(np.arange(100) % 2, 0.9, 0.1), occurrences=20).fit()
     assert risk.about["cross_validated"]["auc"] > 0.85
-    assert risk.weights[-1] > 1
     low, high = risk(np.zeros((2, len(WORD_FEATURES))), ["object0", "object1"])
-    assert low < 0.2
-    assert high > 0.8
+    assert 1 / (1 + np.exp(PRIOR_BOUND)) - 0.03 < low < 0.35
+    assert 0.65 < high < 1 / (1 + np.exp(-PRIOR_BOUND)) + 0.03
 
 
 def test_priors_are_smoothed_with_the_mean_share():
@@ -105,6 +104,35 @@ def test_priors_are_smoothed_with_the_mean_share():
     cat = (3 + PRIOR_COUNT * share) / (3 + PRIOR_COUNT)
     assert default == pytest.approx(np.log(share / (1 - share)))
     assert priors["cat"] == pytest.approx(np.log(cat / (1 - cat)))
+
+
+def test_no_prior_is_further_from_the_default_than_the_bound():
+    lemmas = np.array(["never"] * 5000 + ["always"] * 5000 + ["dog"] * 100)
+    made_up = np.array([False] * 5000 + [True] * 5000 + [False, True] * 50)
+    priors, default = object_priors(lemmas, made_up)
+    assert priors["never"] == pytest.approx(default - PRIOR_BOUND)
+    assert priors["always"] == pytest.approx(default + PRIOR_BOUND)
+    assert abs(priors["dog"] - default) < 0.1
+
+
+def test_a_safe_object_with_features_that_speak_against_it_has_a_high_risk():
+    words = words_with_a_rule(0)
+    words.lemmas = np.where(words.made_up, words.lemmas, "safe")  # never made up
+    risk = words.fit()
+    worst = 3 + 3 * np.sign(WEIGHTS) * SCALE
+    assert risk.object_priors["safe"] == min(risk.object_priors.values())
+    assert risk(worst[None], ["safe"])[0] > 0.5
+    assert risk(np.full((1, len(WORD_FEATURES)), 3.0), ["safe"])[0] < 0.2
+
+
+def test_features_that_only_raise_the_risk_never_lower_it():
+    words = words_with_a_rule(0, 1000)
+    column = WORD_FEATURES.index("unfamiliarity")
+    words.features[:, column] = np.where(words.made_up, 0, 1) + np.random.default_rng(0).normal(size=1000)
+    risk = words.fit()
+    assert risk.weights[column] == 0
+    words.features[:, column] *= -1
+    assert words.fit().weights[column] > 0.5
 
 
 def test_objects_that_did_not_occur_have_the_default_prior():

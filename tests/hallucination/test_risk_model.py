@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,17 +14,24 @@ import torch
 
 import audit_data
 import tiny
-from reference import audits as reference
+from reference import hallucination as reference
 from saywhy.captioners import Captioner
 from saywhy.data.object_words import ObjectWords
 from saywhy.data.tokenizer import END, MARKERS, START, Vocabulary
 from saywhy.encoders.base import Features
 from saywhy.errors import UserError
-from saywhy.explain.composites import composite
-from saywhy.explain.methods import Attributions, attribute
-from saywhy.explain.passes import Targets, run_lrp
-from saywhy.hallucination.risk_model import WORD_FEATURES, ObjectVocabulary, Risk, word_features
-from saywhy.inference.model import Model, load
+from saywhy.explain.passes import Targets
+from saywhy.hallucination import risk_model
+from saywhy.hallucination.risk_model import (
+    LIMIT,
+    LOWEST,
+    PRIOR_FEATURE,
+    WORD_FEATURES,
+    ObjectVocabulary,
+    Risk,
+    word_features,
+)
+from saywhy.inference.model import SHIPPED, Model, load, locate
 
 NAMES = ("soft-attention", "ada-lstm", "mh-fc", "coca")
 CAPTION = ("the", "dog", "runs", "with", "a", "red", "puppy", "man")
@@ -55,72 +63,93 @@ def with_risk(name: str = "soft-attention", **changed) -> Model:
     return audit_data.model(name, risk=audit_data.some_risk(**changed))
 
 
-def distribution(captioner: Captioner, features: Features, position: int) -> dict[str, float]:
-    """p of every word that may stand at a position of the caption."""
+def distribution(captioner: Captioner, features: Features, words: Sequence[str], temperature: float = 1) -> list[float]:
+    """p of every word that may follow the first words of a caption."""
     with torch.no_grad():
         state = captioner.start(features)
-        for id in (START, *(VOCABULARY.ids[word] for word in CAPTION[:position])):
+        for id in (START, *(VOCABULARY.ids[word] for word in words)):
             step = captioner.step(torch.tensor([id]), state)
             state = step.state
-    exponentials = [math.exp(float(step.logits[0, id])) for id in CANDIDATES]
-    pairs = zip(CANDIDATES, exponentials, strict=True)
-    return {audit_data.WORDS[id]: value / sum(exponentials) for id, value in pairs}
+    logits = step.logits[0].tolist()
+    exponentials = [math.exp(logits[id] / temperature) if id in CANDIDATES else 0.0 for id in range(len(logits))]
+    return [value / sum(exponentials) for value in exponentials]
 
 
-def lrp_to_features(captioner: Captioner, targets: Targets, composite_name: str = "paper") -> Attributions:
-    pixels = tiny.pixels(len(targets.tokens))
-    return attribute(captioner, pixels, None, targets, ("lrp",), composite(composite_name), to_pixels=False)
+def p_of(p: list[float], words: Iterable[str]) -> float:
+    return sum(p[VOCABULARY.ids[word]] for word in words)
+
+
+def log(p: float) -> float:
+    return max(math.log(p), LOWEST)
+
+
+def entropy(p: list[float]) -> float:
+    return -sum(value * math.log(value) for value in p if value)
+
+
+def encoded(captioner: Captioner, images: int = 1) -> Features:
+    with torch.no_grad():
+        return captioner.encode(tiny.pixels(images))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_word_features_equal_those_calculated_by_hand(name, object_vocabulary):
-    model, pixels = captioner(name), tiny.pixels(1)
-    targets = Targets.of_captions([CAPTION], None, VOCABULARY, CPU)
-    attributions = lrp_to_features(model, targets, "epsilon-plus")
-    values = word_features(model, attributions, targets, [LEMMAS], object_vocabulary)[0]  # (K, F)
+    model = captioner(name)
+    features, targets = encoded(model), Targets.of_captions([CAPTION], None, VOCABULARY, CPU)
+    values = word_features(model, features, targets, [LEMMAS], object_vocabulary, [0.25])[0]  # (K, F)
     assert values.shape == (8, len(WORD_FEATURES))
-    _, relevance = run_lrp(model, pixels, None, targets, composite("epsilon-plus"), 1)
     with torch.no_grad():
-        features = model.encode(pixels)
         _, attention = model(features, targets.tokens)
+    offsets = np.random.default_rng(0).random(risk_model.MAX_WORDS).tolist()
+    samples = reference.sampled_captions(
+        lambda ids: distribution(model, features, [audit_data.WORDS[id] for id in ids], risk_model.TEMPERATURE),
+        risk_model.SAMPLES,
+        offsets,
+        END,
+    )
+    prompted = [distribution(model, features, prompt) for prompt in (("a",), ("the",))]
     for i, lemma in enumerate(LEMMAS):
         if lemma is None:
             assert np.isnan(values[i]).all()
             continue
-        p = distribution(model, features, i)
+        p = distribution(model, features, CAPTION[:i])
         no_image = Features(torch.zeros(1, 1, features.vectors.shape[-1]), (1, 1))
-        p_without_image = distribution(model, no_image, i)[CAPTION[i]]
-        R = relevance.features[i, 0].double().tolist()
-        R_tokens = relevance.tokens[i, 0].double().tolist()
-        parts = sum(R), sum(R_tokens[1:]), R_tokens[0] + float(relevance.initial_state[i, 0])
-        strength = sum(map(abs, R)) + 1e-6
+        without_image = distribution(model, no_image, CAPTION[:i])
         alpha = attention.alpha[0, i].double()
         alpha = (alpha if alpha.ndim == 1 else alpha.mean(dim=0)).tolist()
-        p_synonyms = sum(p[word] for word in SYNONYMS[lemma])
+        after_prompts = [log(p_of(q, SYNONYMS[lemma])) for q in prompted]
+        mentions = [any(audit_data.WORDS[id] in SYNONYMS[lemma] for id in sample) for sample in samples]
         expected = {
-            "log p": math.log(p[CAPTION[i]] + 1e-6),
-            "log p of synonyms": math.log(p_synonyms + 1e-6),
-            "p of synonyms": p_synonyms,
-            "log p of any object": math.log(sum(p[word] for word in audit_data.OBJECTS) + 1e-6),
-            "entropy": -sum(value * math.log(value) for value in p.values() if value),
-            "log p without image": max(math.log(p_without_image), math.log(1e-6)),
-            "image share": parts[0] / sum(map(abs, parts)),
-            "low relevance": reference.quantile(R, 0.05) / strength * len(R),
-            "negative relevance": sum(-value for value in R if value < 0) / strength,
-            "attention entropy": -sum(value * math.log(value) for value in alpha if value) / math.log(len(alpha)),
+            "log p": log(p_of(p, [CAPTION[i]])),
+            "log p of synonyms": log(p_of(p, SYNONYMS[lemma])),
+            "log p of any object": log(p_of(p, audit_data.OBJECTS)),
+            "p of another object": max(p_of(p, [word]) for word in audit_data.OBJECTS if word not in SYNONYMS[lemma]),
+            "entropy": entropy(p),
+            "log p without image": log(p_of(without_image, [CAPTION[i]])),
+            "attention entropy": entropy(alpha) / math.log(len(alpha)),
             "beta": 0.0 if attention.beta is None else float(attention.beta[0, i]),
             "position": i,
+            "prompted, highest": max(after_prompts),
+            "prompted, mean": sum(after_prompts) / 2,
+            "mentions": sum(mentions) / len(mentions),
+            "unfamiliarity": math.log(4),
         }
         assert expected.keys() == set(WORD_FEATURES)
         np.testing.assert_allclose(values[i], [expected[name] for name in WORD_FEATURES], rtol=1e-3, atol=1e-4)
+
+
+def test_unfamiliarity_grows_as_familiarity_falls_and_is_bounded(object_vocabulary):
+    model, targets = captioner("soft-attention"), Targets.of_captions([("dog",)] * 4, None, VOCABULARY, CPU)
+    features = word_features(model, encoded(model, 4), targets, [["dog"]] * 4, object_vocabulary, [1, 0.1, 0, None])
+    values = features[:, 0, WORD_FEATURES.index("unfamiliarity")].tolist()
+    assert values == pytest.approx([0, math.log(10), math.log(100), 1])
 
 
 def test_position_is_at_most_15(object_vocabulary):
     model = captioner("soft-attention")
     caption = CAPTION[:1] * 17 + ("dog", "dog")
     targets = Targets.of_captions([caption], [(1, 14, 17, 18)], VOCABULARY, CPU)
-    attributions = lrp_to_features(model, targets)
-    features = word_features(model, attributions, targets, [["dog"] * 4], object_vocabulary)
+    features = word_features(model, encoded(model), targets, [["dog"] * 4], object_vocabulary)
     assert features[0, :, WORD_FEATURES.index("position")].tolist() == [1, 14, 15, 15]
 
 
@@ -129,9 +158,20 @@ def test_other_words_and_padding_have_no_features(object_vocabulary):
     targets = Targets.of_captions([CAPTION, CAPTION[:2]], [(1, 2, 6), (1,)], VOCABULARY, CPU)
     lemmas = object_vocabulary.target_lemmas(targets)
     assert lemmas == [["dog", None, "puppy"], ["dog"]]
-    features = word_features(model, lrp_to_features(model, targets), targets, lemmas, object_vocabulary)
+    features = word_features(model, encoded(model, 2), targets, lemmas, object_vocabulary)
     assert np.isnan(features).all(axis=-1).tolist() == [[False, True, False], [False, True, True]]
     assert not np.isnan(features).any(axis=-1)[[0, 0, 1], [0, 2, 0]].any()
+
+
+def test_prompts_with_unknown_words_are_left_out():
+    vocabulary, objects = Vocabulary((*MARKERS, "a", "the", "is", "there")), ObjectWords.read()
+    ids = vocabulary.ids
+    assert ObjectVocabulary(vocabulary, objects).prompts == [
+        [ids["a"]],
+        [ids["the"]],
+        [ids["there"], ids["is"], ids["a"]],
+    ]
+    assert ObjectVocabulary(Vocabulary((*MARKERS, "un", "chien")), objects).prompts == [[]]
 
 
 def test_compounds_plurals_and_narrower_words_name_one_object():
@@ -150,11 +190,11 @@ def test_compounds_plurals_and_narrower_words_name_one_object():
 def test_risk_is_the_logistic_function_of_the_features():
     risk = audit_data.some_risk()
     features = np.random.default_rng(0).normal(size=(4, len(WORD_FEATURES)))
-    features[3] = np.nan
+    features[0, 0], features[3] = 50, np.nan
     values = risk(features, ["dog", "ball", "unicorn", None])
     for n, prior in enumerate((-1.0, 0.7, -0.2)):
         terms = zip(risk.weights, [*features[n], prior], risk.mean, risk.scale, strict=True)
-        odds = risk.bias + sum(w * (f - m) / s for w, f, m, s in terms)
+        odds = risk.bias + sum(w * min(max((f - m) / s, -LIMIT), LIMIT) for w, f, m, s in terms)
         assert values[n] == pytest.approx(1 / (1 + math.exp(-odds)))
     assert np.isnan(values[3])
 
@@ -205,15 +245,6 @@ def test_one_word_has_the_same_risk_as_in_the_full_caption(images):
     other = model.explain(images[0], position=i + 1, word="ball", **options).words[0]
     assert 0 < other.risk < 1, "a word that the caption does not have there has a risk, too"
     assert model.explain(images[0], position=i + 1, word="runs", **options).words[0].risk is None
-
-
-def test_risk_does_not_depend_on_the_rules_of_convolutions(images):
-    model = with_risk()
-    default, other = (
-        [word.risk for word in model.explain(images[0], methods=["lrp"], composite=name).words]
-        for name in ("epsilon-plus", "epsilon-gamma-box")
-    )
-    assert other == [risk if risk is None else pytest.approx(risk, abs=1e-3) for risk in default]
 
 
 def test_words_with_a_contrast_have_no_risk(images):
@@ -298,16 +329,21 @@ def test_missing_file_is_no_risk_and_a_saved_one_is_read(tmp_path):
     assert Risk.read(tmp_path) == audit_data.some_risk()
 
 
-def test_risk_of_0_1_is_upgraded_when_read(tmp_path):
-    old_names = ("log p", "log p of its names", "p of its names", "log p of any object", "entropy", "log p unseen")
-    old_names += ("picture share", "relevance low", "relevance against", "attention entropy", "beta", "position")
-    old = {
-        **{name: DATA[name] for name in ("mean", "scale", "weights", "bias")},
-        "facts": [*old_names, "habit"],
-        "habits": DATA["object_priors"],
-        "usual": DATA["default_prior"],
-        "about": {"data": "flickr8k", "pictures": 1000, "objects": "2d3a92213d11ce07"},
-    }
-    (tmp_path / "risk.json").write_text(json.dumps(old))
-    about = {"data": "flickr8k", "images": 1000, "object_words": "2d3a92213d11ce07"}
-    assert Risk.read(tmp_path) == audit_data.some_risk(about=about)
+@pytest.mark.parametrize("format", [None, 1, 2, 4])
+def test_risk_of_another_format_is_refused_in_one_line(tmp_path, format):
+    (tmp_path / "risk.json").write_text(json.dumps({**DATA, "format": format}))
+    with pytest.raises(UserError, match=r"its format is that of another version of saywhy, not 3\); delete it or fit"):
+        Risk.read(tmp_path)
+
+
+def test_no_prior_makes_a_word_safe_by_itself():
+    """In the shipped risk, the safest object is risky if all else is at its worst, and the other way round."""
+    risk = Risk.read(locate(SHIPPED))
+    *weights, _ = risk.weights
+    worst = np.array(risk.mean[:-1]) + 2 * np.sign(weights) * np.array(risk.scale[:-1])
+    priors = risk.object_priors
+    assert risk(worst[None], [min(priors, key=priors.get)])[0] > 0.75
+    best = np.array(risk.mean[:-1]) - 2 * np.sign(weights) * np.array(risk.scale[:-1])
+    assert risk(best[None], [max(priors, key=priors.get)])[0] < 0.25
+    assert risk.weights[-1] >= 0
+    assert risk.features[-1] == PRIOR_FEATURE

@@ -20,8 +20,6 @@ from saywhy.data.preprocess import Preprocessing
 from saywhy.decoding.config import Decoding, log_probabilities
 from saywhy.errors import UserError
 from saywhy.explain import Explanation
-from saywhy.explain.composites import composite
-from saywhy.explain.methods import attribute
 from saywhy.explain.passes import Targets
 from saywhy.explain.request import known_word
 from saywhy.hallucination.risk_model import WORD_FEATURES, ObjectVocabulary, word_features
@@ -147,11 +145,10 @@ def test_risks_are_estimated_in_the_style(paths):
 def test_the_probability_without_an_image_leaves_the_markers_out(model, paths):
     caption, objects = ["word0", "word2"], ObjectVocabulary(VOCABULARY, ObjectWords.read())
     targets = Targets.of_captions([caption], None, VOCABULARY, torch.device("cpu"), style="flickr8k")
-    options = {"composite": composite("epsilon-plus"), "to_pixels": False}
-    attributions = attribute(model.captioner, pixels(model, paths[0]), None, targets, ("lrp",), **options)
-    features = word_features(model.captioner, attributions, targets, [["dog", "dog"]], objects)
     with torch.no_grad():
-        without_image = model.captioner.without_image(attributions.features)
+        encoded = model.captioner.encode(pixels(model, paths[0]))
+        features = word_features(model.captioner, encoded, targets, [["dog", "dog"]], objects)
+        without_image = model.captioner.without_image(encoded)
         logits, _ = model.captioner(without_image, torch.tensor([VOCABULARY.encode(caption, "flickr8k")[:-1]]))
     log_p = log_probabilities(logits, styles=2)[0]
     expected = [float(log_p[t, VOCABULARY.ids[word]]) for t, word in enumerate(caption)]

@@ -80,3 +80,33 @@ def rarity(references, training, stop_words, before, after):
         if second < first:
             worse.append(rarest)
     return sum(better) / len(better), sum(worse) / len(worse)
+
+
+def sampled_captions(distribution, count, offsets, end):
+    """Captions at evenly spaced quantiles: `distribution(words)` is that of the next word, a list of probabilities.
+
+    The n samples that have begun alike take the words at quantiles (i + offset) / n, in the order of their numbers;
+    samples end with `end`, or with the last offset.
+    """
+    captions = [[] for _ in range(count)]
+
+    def go_on(samples, words, t):
+        if t == len(offsets):
+            return
+        p = distribution(words)
+        followers = {}
+        for i, sample in enumerate(samples):
+            left = (i + offsets[t]) / len(samples) * sum(p)
+            word = 0
+            while left >= p[word]:
+                left -= p[word]
+                word += 1
+            followers.setdefault(word, []).append(sample)
+        for word, group in followers.items():
+            if word != end:
+                for sample in group:
+                    captions[sample].append(word)
+                go_on(group, [*words, word], t + 1)
+
+    go_on(list(range(count)), [], 0)
+    return captions

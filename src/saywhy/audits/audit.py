@@ -62,12 +62,14 @@ class Audit(ABC):
         description: what is measured and how to read the columns, in Markdown.
         published: published numbers to compare with, if there are any.
         needs_evidence: whether it reads the evidence; without it, captions are not explained for this audit.
+        tests_explanations: whether "all" includes it.
     """
 
     title: ClassVar[str]
     description: ClassVar[str]
     published: ClassVar[Table | None] = None
     needs_evidence: ClassVar[bool] = True
+    tests_explanations: ClassVar[bool] = True
 
     @abstractmethod
     def run(self, context: AuditContext, evidence: EvidenceSet) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class AuditContext:
         workers: processes that read images.
         on_progress: called at the start and end of every stage, and after every batch.
         on_unreadable: called once for each image that cannot be read.
-        fit_context: the context of the images to fit a risk on; without it, the model's own risk is tested.
+        fit_contexts: of the images to fit a risk on, one per data set; without them, the model's own risk is tested.
         unfamiliar: a folder of images that are not like the training photographs, with one sub-folder per kind.
         split_images: the number of images of the split, if `data` is a part of it.
         unreadable: names of the images that could not be read.
@@ -103,7 +103,7 @@ class AuditContext:
     workers: int | None = None
     on_progress: Callable[[Progress], None] = ignore
     on_unreadable: Callable[[UnreadableImage], None] = ignore
-    fit_context: AuditContext | None = None
+    fit_contexts: tuple[AuditContext, ...] = ()
     unfamiliar: Path | None = None
     split_images: int | None = None
     unreadable: set[str] = field(default_factory=set)

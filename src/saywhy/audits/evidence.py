@@ -17,7 +17,6 @@ from saywhy.cache import Arrays
 from saywhy.data.datasets import CaptionedImage
 from saywhy.data.object_words import Mention
 from saywhy.data.preprocess import boxes_on_image, upsample_grid
-from saywhy.explain.composites import RISK_RULES, Composite, composite
 from saywhy.explain.methods import METHODS, Attributions, attribute
 from saywhy.explain.passes import Targets
 from saywhy.inference.batches import ImageBatch
@@ -118,7 +117,7 @@ class EvidenceSet:
         return [ImageEvidence.from_arrays(self.cache.load(key, skip="map ")) for key in keys]
 
     def _compute(self, batch: ImageBatch, images: list[CaptionedImage]) -> Iterator[Arrays]:
-        evidence = decoder_evidence(self.context, batch, rules=self.context.composite)
+        evidence = decoder_evidence(self.context, batch)
         maps = self._maps(batch, evidence)
         for row in range(len(batch)):
             image_maps = {method: values[row] for method, values in maps.items()}
@@ -172,18 +171,13 @@ class DecoderEvidence:
         return [np.array([mention.lemma for mention in mentions], dtype=str) for mentions in self.mentions]
 
 
-def decoder_evidence(
-    context: AuditContext, batch: ImageBatch, methods: Sequence[str] = METHODS, rules: Composite | None = None
-) -> DecoderEvidence:
-    """Caption the images of a batch, and explain every word down to the features.
-
-    The rules of LRP are by default those of the features of the risk, which is fitted to them.
-    """
+def decoder_evidence(context: AuditContext, batch: ImageBatch, methods: Sequence[str] = METHODS) -> DecoderEvidence:
+    """Caption the images of a batch, and explain every word down to the features."""
     captions = context.captions(context.encode(batch))
     mentions = [context.object_words.mentions(words) for words in captions]
     targets = Targets.of_captions(captions, None, context.model.vocabulary, context.device, style=context.style)
     attributions = attribute(
-        context.captioner, batch.pixels, batch.boxes, targets, methods, rules or composite(RISK_RULES), to_pixels=False
+        context.captioner, batch.pixels, batch.boxes, targets, methods, context.composite, to_pixels=False
     )
     return DecoderEvidence(captions, mentions, targets, attributions)
 

@@ -53,6 +53,7 @@ class FamiliarityAudit(Audit):
         "images below the threshold, for which the commands print a line; for test photographs these are false alarms."
     )
     needs_evidence = False
+    tests_explanations = False
 
     def run(self, context: AuditContext, evidence: EvidenceSet) -> dict[str, Any]:
         """Test the familiarity on images that it was not fitted to."""

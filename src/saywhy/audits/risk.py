@@ -1,32 +1,33 @@
 """Risk: is the predicted risk that an object word is made up accurate on images it was not fitted to?
 
 The risk (`hallucination.risk_model`) is a logistic model of features of the word; `hallucination.fitting` fits it, on
-another split than the one it is tested on. Its AUC is the probability that a made-up word has a higher risk than a true
-one. It is calibrated if a share r of all words with risk r is made up; the expected calibration error (ECE) is the mean
-distance from that, over ten bins.
+one or several data sets, on another split than the one it is tested on. Its AUC is the probability that a made-up word
+has a higher risk than a true one. It is calibrated if a share r of all words with risk r is made up; the expected
+calibration error (ECE) is the mean distance from that, over ten bins, and the Brier score the mean squared distance of
+the risk from 1 for made-up and 0 for true words. All three are compared with those of 1 − p, the plain probability.
+Fitted on several data sets, the risk is also fitted without each of them: tested on the one that was left out, it shows
+what a change of domain costs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from saywhy.audits.audit import Audit, Plot, audits
 from saywhy.audits.context import AuditContext, NotApplicable
-from saywhy.audits.evidence import EvidenceSet, decoder_evidence
+from saywhy.audits.evidence import EvidenceSet
+from saywhy.audits.risk_words import PRIMARY, REFERENCES_ONLY, ObjectWordFeatures, fit
 from saywhy.audits.statistics import Bootstrap, check
-from saywhy.cache import Arrays
-from saywhy.data.datasets import CaptionedImage
-from saywhy.hallucination import fitting
-from saywhy.hallucination.labels import few_references, is_supported
-from saywhy.hallucination.risk_model import WORD_FEATURES, ObjectVocabulary, Risk, word_features
-from saywhy.inference.batches import ImageBatch
+from saywhy.hallucination.labels import few_references
+from saywhy.hallucination.risk_model import WORD_FEATURES, Risk
 from saywhy.metrics.classification import calibration
 from saywhy.viz import plots
 from saywhy.viz.tables import MISSING, UP, Table, bold_best, decimal, estimate_text, short_estimate, value_of
+
+BINS = 10
+RISK, PROBABILITY = "risk", "1 − p of the word"
 
 
 @audits.register("risk")
@@ -38,74 +39,68 @@ class RiskAudit(Audit):
         "The risk is a logistic model that predicts, from features of an object word, whether the word is made up. It "
         "is fitted on one split and tested on another. The AUC is the probability that a made-up word has a higher "
         "risk than a true one (0.5 is chance, 1 is best); ECE is the expected calibration error, the mean distance "
-        "between predicted and observed frequencies over ten bins of the risk (0 is best). Weights apply to features "
+        "between predicted and observed frequencies over ten bins of the risk (0 is best); the Brier score is the mean "
+        "squared error of the risk (0 is best). Weights apply to features "
         "in units of their standard deviation; positive weights raise the risk. *AUC alone* is that of a single "
         "feature, in its better direction.\n\n"
+        "A word is made up if neither a reference caption nor a box of its image supports it; without boxes, "
+        "references alone decide. A risk that was fitted on several data sets is also fitted without each of them.\n\n"
         "Features: p is the probability of the word; *synonyms* are all words that a reference could use for the "
-        "object; *entropy* is that of the next word; *low relevance* is the 5 % quantile of LRP over the features of "
-        "the image, and *negative relevance* its negative share; *object prior* is how often the object was made up "
-        "in the data that the risk was fitted on."
+        "object; *entropy* is that of the next word; *prompted* is the log p of synonyms after short prompts, such as "
+        '"a picture of a"; *mentions* is the share of sampled captions that mention the object; *unfamiliarity* tells '
+        "how unlike the training photographs the image is; *object prior* is how often the object was made up "
+        "in the data that the risk was fitted on. Of earlier risks: *low relevance* is the 5 % quantile of LRP over "
+        "the features of the image, and *negative relevance* its negative share."
     )
+    needs_evidence = False
 
     def run(self, context: AuditContext, evidence: EvidenceSet) -> dict[str, Any]:
         """Test a risk on words that it was not fitted to."""
-        risk = fit(context.fit_context) if context.fit_context is not None else context.model.risk
+        risk = fit(context.fit_contexts) if context.fit_contexts else context.model.risk
         if risk is None:
             raise NotApplicable(
                 f"model {context.model.name} has no risk.json, and the data has no other split to fit one on; "
                 "give --fit SPLIT"
             )
         _check_independent(risk, context)
-        evidence.images_with_objects()
         words = ObjectWordFeatures.compute(context)
-        made_up = words.made_up(context)
-        predicted = risk(words.features, words.lemmas.tolist())
-        inputs = np.column_stack([words.features, [risk.prior(lemma) for lemma in words.lemmas.tolist()]])
-        bootstrap, curve = Bootstrap(words.images), calibration(predicted, made_up)
-        constant, surprise = np.zeros(len(predicted)), -words.features[:, WORD_FEATURES.index("log p")]
-        single = {
-            name: _single_feature_auc(bootstrap, values, made_up)
-            for name, values in zip(risk.features, inputs.T, strict=True)
-        }
+        if not words.images:
+            raise NotApplicable(
+                f"no object word in {len(context.data)} captions; give --object-words a table in the language of the "
+                "captions"
+            )
+        made_up, predicted = words.made_up(context), risk(words.features, words.lemmas.tolist())
         return {
             "words": len(made_up),
             "made_up": int(made_up.sum()),
+            "truth": PRIMARY if context.phrases else REFERENCES_ONLY,
             "notes": few_references(context.references),
             "fitted_on": {name: value for name, value in risk.about.items() if name != "cross_validated"},
             "cross_validated": risk.about.get("cross_validated"),
-            "auc": bootstrap.auc(predicted, made_up).as_dict(),
-            "ece": curve.ece,
-            "calibration": [list(values) for values in curve.bins],
+            **_scores(words, predicted, made_up),
+            "other_truths": _other_truths(words, predicted, context),
+            "without_a_data_set": _without_each(words, made_up, context),
+            "calibration": [list(values) for values in calibration(predicted, made_up).bins],
             "weights": dict(zip(risk.features, risk.weights, strict=True)),
-            "single_feature_auc": single,
+            "single_feature_auc": _single_feature_aucs(risk, words, made_up),
             "fitted_risk": risk.as_dict(),
-            "checks": [
-                check("the risk is higher for made-up words", bootstrap.auc_difference(predicted, constant, made_up)),
-                check(
-                    "the risk separates made-up from true words better than the probability",
-                    bootstrap.auc_difference(predicted, surprise, made_up),
-                ),
-            ],
+            "checks": _checks(words, predicted, made_up),
         }
 
     def tables(self, body: dict[str, Any]) -> list[Table]:
         """The tables of one model."""
-        fitted, crossed = body["fitted_on"], body["cross_validated"] or {}
-        tested = (body["split"], estimate_text(body["auc"]), decimal(body["ece"]))
-        validated = (f"{fitted['split']}, cross-validated", decimal(crossed.get("auc")), decimal(crossed.get("ece")))
-        rows = [
-            (name, f"{part['words']:,}", f"{part['made_up']:,}", auc, ece)
-            for part, (name, auc, ece) in ((body, tested), (fitted, validated))
-        ]
-        caption = f"Fitted on {fitted['images']:,} images of {fitted['split']}."
-        weights, single = body["weights"], body["single_feature_auc"]
+        fitted, weights, single = body["fitted_on"], body["weights"], body["single_feature_auc"]
         features = sorted(weights, key=lambda feature: (-abs(weights[feature] or 0), feature))
         cells = [estimate_text(single.get(feature)) for feature in features]
         cells = bold_best([value_of(single.get(feature)) for feature in features], cells, UP)
         signed = [decimal(weights[feature], 2, sign=True) for feature in features]
         bins = [(decimal(risk), decimal(share), f"{count:,}") for risk, share, count in body["calibration"]]
         return [
-            Table(("split", "words", "made up", "AUC ↑", "ECE ↓"), rows, caption=caption),
+            Table(
+                ("tested on", "risk", "words", "made up", "AUC ↑", "ECE ↓", "Brier ↓"),
+                _score_rows(body),
+                caption=f"Fitted on {fitted['images']:,} images of {_data_names(fitted)}.",
+            ),
             Table(
                 ("feature", "weight", "AUC alone ↑"),
                 [*zip(features, signed, cells, strict=True)],
@@ -118,16 +113,15 @@ class RiskAudit(Audit):
 
     def summary(self, body: dict[str, Any]) -> Table:
         """The main numbers, for a terminal."""
-        fitted = body["fitted_on"]
-        row = (
-            "risk",
-            short_estimate(body["auc"]),
-            f"{body['ece']:.3f}",
-            f"{body['words']:,}",
-            f"{body['made_up']:,}",
-            " ".join(str(fitted[name]) for name in ("data", "split") if name in fitted) or MISSING,
-        )
-        return Table(("", "AUC", "calibration error", "words", "made up", "fitted on"), [row])
+        head = ("", "AUC", "calibration error", "Brier", "words", "made up", "fitted on")
+        parts = [(RISK, body, _data_names(body["fitted_on"])), (PROBABILITY, body["probability"], MISSING)]
+        parts += [(RISK, part, f"without {part['left_out']}") for part in body["without_a_data_set"]]
+        rows = [
+            (name, short_estimate(part["auc"]), *_ece_and_brier(part, short_estimate), words, made_up, fitted)
+            for name, part, fitted in parts
+            for words, made_up in ((f"{body['words']:,}", f"{body['made_up']:,}"),)
+        ]
+        return Table(head, rows)
 
     def model_plots(self, body: dict[str, Any]) -> list[Plot]:
         """Plots of one model."""
@@ -137,62 +131,77 @@ class RiskAudit(Audit):
         return [Plot("calibration", alt, lambda: _draw_risk(body))]
 
 
-class ObjectWordFeatures(NamedTuple):
-    """The object words of all captions.
-
-    Attributes:
-        images: the image of each word, N names.
-        lemmas: the object that each word names, (N,).
-        features: the word features, (N, F).
-    """
-
-    images: list[str]
-    lemmas: np.ndarray
-    features: np.ndarray
-
-    @classmethod
-    def compute(cls, context: AuditContext) -> ObjectWordFeatures:
-        """The object words of a context's images, whose captions are explained down to the features only."""
-        cache = context.stage_cache("word-features", features=WORD_FEATURES)
-        images = context.compute_missing(cache, partial(_word_features, context), "computing word features")
-        names, lemmas, features = [], [np.zeros(0, str)], [np.zeros((0, len(WORD_FEATURES)))]
-        for image in images:
-            arrays = cache.load(context.image_key(image))
-            names += [image.name] * len(arrays["lemmas"])
-            lemmas.append(arrays["lemmas"])
-            features.append(arrays["features"])
-        return cls(names, np.concatenate(lemmas), np.concatenate(features))
-
-    def made_up(self, context: AuditContext) -> np.ndarray:
-        """Whether no reference supports each word, (N,) bool."""
-        return ~is_supported(context.object_words, context.references, self.images, self.lemmas)
+def _scores(words: ObjectWordFeatures, predicted: np.ndarray, made_up: np.ndarray) -> dict[str, Any]:
+    """AUC, ECE and Brier score of a risk (N,), those of 1 − p, and the difference of the AUCs."""
+    bootstrap = Bootstrap(words.images)
+    surprise = 1 - np.exp(words.features[:, WORD_FEATURES.index("log p")])
+    risk, probability = (_accuracy(bootstrap, values, made_up) for values in (predicted, surprise))
+    gain = bootstrap.auc_difference(predicted, surprise, made_up).as_dict()
+    return {**risk, "probability": probability, "auc_over_probability": gain}
 
 
-def _word_features(context: AuditContext, batch: ImageBatch, images: list[CaptionedImage]) -> Iterator[Arrays]:
-    """The object words of each image of a batch."""
-    objects = ObjectVocabulary(context.model.vocabulary, context.object_words)
-    evidence = decoder_evidence(context, batch, ("lrp",))
-    lemmas = [objects.lemmas(words) for words in evidence.captions]
-    features = word_features(context.captioner, evidence.attributions, evidence.targets, lemmas, objects)
-    for row, positions in enumerate(evidence.objects):
-        yield {"lemmas": evidence.lemmas[row], "features": features[row][positions]}
+def _accuracy(bootstrap: Bootstrap, predicted: np.ndarray, made_up: np.ndarray) -> dict[str, Any]:
+    bins = np.clip(predicted * BINS, 0, BINS - 1).astype(int)[:, None] == np.arange(BINS)  # (N, BINS)
+    errors = np.where(bins, (predicted - made_up)[:, None], 0)
+    counted = np.column_stack([errors, np.ones(len(errors))])
+    ece = bootstrap.of_sums(counted, lambda sums: np.abs(sums[..., :-1]).sum(axis=-1) / np.maximum(sums[..., -1], 1))
+    return {
+        "auc": bootstrap.auc(predicted, made_up).as_dict(),
+        "ece": ece.value,
+        "ece_interval": ece.as_dict(),
+        "brier": bootstrap.mean((predicted - made_up) ** 2).as_dict(),
+    }
 
 
-def fit(context: AuditContext) -> Risk:
-    """Fit a risk to all object words of a context's captions."""
-    words = ObjectWordFeatures.compute(context)
-    data, split = context.data.name, context.data.images[0].split
-    about = {"data": data, "split": split, "object_words": context.object_words.key}
-    try:
-        return fitting.fit(words.features, words.lemmas, words.made_up(context), words.images, about)
-    except fitting.TooFewWords as error:
-        raise NotApplicable(f"{data} {split}: {error}") from None
+def _other_truths(words: ObjectWordFeatures, predicted: np.ndarray, context: AuditContext) -> list[dict[str, Any]]:
+    """The same words by other rules of what is made up."""
+    rows = []
+    for rule, (covered, made_up) in words.made_up_by_other_rules(context).items():
+        part = words.select(covered)
+        counts = {"truth": rule, "words": len(part.images), "made_up": int(made_up[covered].sum())}
+        rows.append({**counts, **_scores(part, predicted[covered], made_up[covered])})
+    return rows
+
+
+def _without_each(words: ObjectWordFeatures, made_up: np.ndarray, context: AuditContext) -> list[dict[str, Any]]:
+    """The risk fitted without one of several data sets."""
+    rows = []
+    for left_out in context.fit_contexts if len(context.fit_contexts) > 1 else ():
+        risk = fit([other for other in context.fit_contexts if other is not left_out])
+        fitted = {name: value for name, value in risk.about.items() if name != "cross_validated"}
+        scores = _scores(words, risk(words.features, words.lemmas.tolist()), made_up)
+        rows.append({"left_out": left_out.data.name, "fitted_on": fitted, **scores})
+    return rows
+
+
+def _checks(words: ObjectWordFeatures, predicted: np.ndarray, made_up: np.ndarray) -> list[dict[str, Any]]:
+    bootstrap, constant = Bootstrap(words.images), np.zeros(len(predicted))
+    surprise = -words.features[:, WORD_FEATURES.index("log p")]
+    return [
+        check("the risk is higher for made-up words", bootstrap.auc_difference(predicted, constant, made_up)),
+        check(
+            "the risk separates made-up from true words better than the probability",
+            bootstrap.auc_difference(predicted, surprise, made_up),
+        ),
+    ]
+
+
+def _single_feature_aucs(risk: Risk, words: ObjectWordFeatures, made_up: np.ndarray) -> dict[str, Any]:
+    """The AUC of each feature, in its better direction."""
+    bootstrap = Bootstrap(words.images)
+    inputs = np.column_stack([words.features, [risk.prior(lemma) for lemma in words.lemmas.tolist()]])
+    aucs = {}
+    for name, values in zip(risk.features, inputs.T, strict=True):
+        estimate = bootstrap.auc(values, made_up)
+        aucs[name] = (estimate if not estimate.value < 0.5 else bootstrap.auc(-values, made_up)).as_dict()
+    return aucs
 
 
 def _check_independent(risk: Risk, context: AuditContext) -> None:
     """Raise `NotApplicable` if the risk was fitted on the audited split, or with another table of object words."""
     data, split = context.data.name, context.data.images[0].split
-    if (risk.about.get("data"), risk.about.get("split")) == (data, split):
+    fitted = risk.about.get("data")
+    if data in ([fitted] if isinstance(fitted, str) else fitted or ()) and risk.about.get("split") == split:
         raise NotApplicable(
             f"the risk of model {context.model.name} was fitted on {data} {split}; give another --split or --fit"
         )
@@ -202,10 +211,39 @@ def _check_independent(risk: Risk, context: AuditContext) -> None:
         )
 
 
-def _single_feature_auc(bootstrap: Bootstrap, values: np.ndarray, made_up: np.ndarray) -> dict[str, Any]:
-    """The AUC of one feature, in its better direction."""
-    estimate = bootstrap.auc(values, made_up)
-    return (estimate if not estimate.value < 0.5 else bootstrap.auc(-values, made_up)).as_dict()
+def _score_rows(body: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Rows of the table of scores; results of earlier versions have no 1 − p and no Brier score."""
+    crossed = body["cross_validated"] or {}
+    tested, rows = f"{body['data']} {body['split']}", [(RISK, body), (PROBABILITY, body.get("probability"))]
+    rows += [(f"{RISK}, fitted without {part['left_out']}", part) for part in body.get("without_a_data_set", ())]
+    counts = f"{body['words']:,}", f"{body['made_up']:,}"
+    cells = [(tested, name, *counts, *_cells(part)) for name, part in rows if part]
+    for part in body.get("other_truths", ()):
+        label, counts = f"{tested}, truth by {part['truth']}", (f"{part['words']:,}", f"{part['made_up']:,}")
+        cells += [
+            (label, name, *counts, *_cells(scores))
+            for name, scores in ((RISK, part), (PROBABILITY, part["probability"]))
+        ]
+    fitted = body["fitted_on"]
+    scores = decimal(crossed.get("auc")), decimal(crossed.get("ece")), MISSING
+    counts = f"{fitted['words']:,}", f"{fitted['made_up']:,}"
+    return [*cells, (f"{_data_names(fitted)}, cross-validated", RISK, *counts, *scores)]
+
+
+def _cells(part: dict[str, Any]) -> tuple[str, str, str]:
+    return estimate_text(part["auc"]), *_ece_and_brier(part, estimate_text)
+
+
+def _ece_and_brier(part: dict[str, Any], text: Any) -> tuple[str, str]:
+    interval = part.get("ece_interval")
+    return decimal(part["ece"]) if interval is None else text(interval), text(part.get("brier"))
+
+
+def _data_names(fitted: dict[str, Any]) -> str:
+    """ "coco and flickr8k dev"."""
+    names = fitted.get("data") or ()
+    joined = names if isinstance(names, str) else " and ".join(names)
+    return " ".join(filter(None, (joined, fitted.get("split")))) or MISSING
 
 
 def _draw_risk(body: dict[str, Any]) -> Any:

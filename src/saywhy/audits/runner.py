@@ -22,7 +22,7 @@ from saywhy.provenance import machine
 def select(name: str) -> tuple[str, ...]:
     """The audits of a name; "all" selects every audit that tests explanations."""
     if name == "all":
-        return tuple(name for name in audits if audits[name].needs_evidence)
+        return tuple(name for name in audits if audits[name].tests_explanations)
     if name not in audits:
         raise UserError(f"unknown audit {name!r}: {did_you_mean(name, ('all', *audits))}")
     return (name,)

@@ -44,6 +44,7 @@ from saywhy.errors import UserError
 
 if TYPE_CHECKING:
     from saywhy.audits.context import AuditContext
+    from saywhy.data.datasets import Dataset
 
 RISK = "Hallucination risk (audit risk)"
 FAMILIARITY = "Familiarity (audit familiarity)"
@@ -51,6 +52,7 @@ EPILOG = examples(
     "saywhy audit all --data flickr8k --out audits",
     "saywhy audit localisation --data flickr8k --limit 100 --out audits",
     "saywhy audit risk --data flickr8k --model runs/soft --save-risk --out audits",
+    "saywhy audit risk --data coco --fit-risk coco --fit-risk flickr8k --out audits",
     "saywhy audit familiarity --data coco --fit-familiarity coco --save-familiarity --out audits",
 )
 
@@ -100,6 +102,15 @@ def audit(
             rich_help_panel=RISK,
         ),
     ] = None,
+    fit_risk: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="PATH",
+            help="Fit the risk model on this data set, its dev split or that of --fit; once per data set. Captions "
+            "are in the data set's style, if the model has one of its name.",
+            rich_help_panel=RISK,
+        ),
+    ] = None,
     save_risk: Annotated[
         bool,
         typer.Option(
@@ -129,7 +140,10 @@ def audit(
     fit_images: Annotated[
         int,
         typer.Option(
-            metavar="N", min=1, help="Training photographs per data set to fit on.", rich_help_panel=FAMILIARITY
+            metavar="N",
+            min=1,
+            help="Photographs per data set to fit on, for --fit-risk and --fit-familiarity.",
+            rich_help_panel=FAMILIARITY,
         ),
     ] = 3000,
     save_familiarity: Annotated[
@@ -167,21 +181,21 @@ def audit(
     check_writable("--out", out, folder=True)
     check_writable("--cache", cache, folder=True)
     import_plugins(plugins)
-    names = _select(name, fit, save_risk)
+    names = _select(name, fit, fit_risk, save_risk)
     _check_familiarity(name, names, unfamiliar, fit_familiarity, save_familiarity)
     failures = Failures()
     options = Options(
         model, data, reader, image_folder, split, limit, boxes, object_words,
         (composite, score, map), regions, style, fit,
-        batch_size, workers, device, unfamiliar,
+        fit_risk or (), fit_images, batch_size, workers, device, unfamiliar,
     )  # fmt: skip
     if save_risk:
         check_writable("--save-risk", _model_folder(model), folder=True)
     context = _context(names, options, cache or out / "cache", failures)
-    if save_risk and context.fit_context is None:
+    if save_risk and not context.fit_contexts:
         raise UserError(
             "--save-risk: nothing is fitted, because the model has a risk model or the data has no dev split; "
-            "give --fit SPLIT"
+            "give --fit SPLIT or --fit-risk DATA"
         )
     if fit_familiarity:
         _fit_familiarity(context, fit_familiarity, fit_images, _model_folder(model) if save_familiarity else None)
@@ -214,19 +228,21 @@ class Options:
     regions: Path | None
     style: str | None
     fit: str | None
+    fit_risk: Sequence[Path]
+    fit_images: int
     batch_size: int | None
     workers: int | None
     device: str
     unfamiliar: Path | None
 
 
-def _select(name: str, fit: str | None, save_risk: bool) -> tuple[str, ...]:
+def _select(name: str, fit: str | None, fit_risk: Sequence[Path] | None, save_risk: bool) -> tuple[str, ...]:
     """The audits to run."""
     from saywhy.audits.runner import select
 
     names = select(name)
-    if "risk" not in names and (fit or save_risk):
-        raise UserError(f"--fit and --save-risk belong to the audit risk, not to {name}")
+    if "risk" not in names and (fit or fit_risk or save_risk):
+        raise UserError(f"--fit, --fit-risk and --save-risk belong to the audit risk, not to {name}")
     return names
 
 
@@ -282,11 +298,13 @@ def _context(names: Sequence[str], options: Options, cache: Path, failures: Fail
     data = read(options.data, reader=options.reader, image_folder=options.image_folder)
     split = split_name(options.split)
     images = data.split(split)
-    if options.fit and split_name(options.fit) == split:
+    fit = split_name(options.fit or "dev")
+    same_data = not options.fit_risk or any(path.resolve() == options.data.resolve() for path in options.fit_risk)
+    if fit == split and same_data and (options.fit or options.fit_risk):
         raise UserError(
-            f"--fit {options.fit}: a risk model is tested on other images than those it was fitted on; "
-            "give another split"
+            f"--fit {fit}: a risk model is tested on other images than those it was fitted on; give another split"
         )
+    fit_data = _fit_data(options, fit)
     phrases = find_phrases(images.root, options.boxes)
     object_words = None if options.object_words is None else ObjectWords.read(options.object_words)
     model = load(options.model, options.device)
@@ -307,11 +325,33 @@ def _context(names: Sequence[str], options: Options, cache: Path, failures: Fail
         split_images=len(images),
     )
     if "risk" in names:
-        fit = options.fit or ("dev" if model.risk is None and data.splits.get("dev") and split != "dev" else None)
-        if fit:
-            images = data.split(split_name(fit))
-            context.fit_context = replace(context, data=images, unreadable=set(), split_images=None)
+        wants_dev = model.risk is None and data.splits.get("dev") and split != "dev"
+        own = [data.split(fit)] if options.fit or (wants_dev and not fit_data) else []
+        context.fit_contexts = tuple(_fit_context(context, part, options) for part in fit_data or own)
     return context
+
+
+def _fit_data(options: Options, split: str) -> list[Dataset]:
+    """The images of the data sets that `--fit-risk` names."""
+    from saywhy.data.datasets import read
+
+    data = [read(path).split(split).evenly_spaced(options.fit_images) for path in options.fit_risk]
+    names = [part.name for part in data]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise UserError(f"--fit-risk: two data sets have the name {repeated[0]!r}; name their folders differently")
+    return data
+
+
+def _fit_context(context: AuditContext, data: Dataset, options: Options) -> AuditContext:
+    """The context of images to fit a risk on: their own boxes and, if the model has it, their own style."""
+    from saywhy.data.phrases import find_phrases
+
+    context = replace(context, data=data, unreadable=set(), split_images=None)
+    if not options.fit_risk:
+        return context
+    model = context.model.in_style(data.name) if data.name in context.model.vocabulary.styles else context.model
+    regions = model.region_source(options.regions, data.root)
+    return replace(context, model=model, phrases=find_phrases(data.root), regions=regions)
 
 
 def _run(names: Sequence[str], context: AuditContext, out: Path) -> Iterator[tuple[dict[str, Any], Path]]:
@@ -319,8 +359,7 @@ def _run(names: Sequence[str], context: AuditContext, out: Path) -> Iterator[tup
     from saywhy.audits import runner
 
     with progress_of_stages() as report:
-        contexts = (context, context.fit_context) if context.fit_context else (context,)
-        for progressing in contexts:
+        for progressing in (context, *context.fit_contexts):
             progressing.on_progress = lambda event: report(event.stage, event.done, event.total, event.finished)
         for result in runner.run(names, context):
             yield result, runner.save(out, result)

@@ -6,6 +6,9 @@ as words are added, log p / (maximal length)^a is an upper bound on the score of
 caption. A beam whose bound is not above the score of the best finished caption is dropped, and the search ends when no
 beam is left: neither changes which caption is best. The other captions of the pool are those that the search happened
 to finish.
+
+Samples whose captions begin alike share rows of the decoder in the same way (`sampled_captions`), and so do short
+prompts that several captions begin with (`prompted_log_p`).
 """
 
 from __future__ import annotations
@@ -17,9 +20,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from saywhy.captioners.base import Attention, Captioner
+from saywhy.captioners.base import Attention, Captioner, State
 from saywhy.data.tokenizer import END, START
-from saywhy.decoding.config import Decoding, Hypothesis, constrained, decoding_methods, next_word_log_probabilities
+from saywhy.decoding.config import (
+    Decoding,
+    Hypothesis,
+    constrained,
+    decoding_methods,
+    log_probabilities,
+    next_word_log_probabilities,
+)
 from saywhy.encoders.base import Features
 
 
@@ -156,3 +166,75 @@ def _backtrack(pool: _Pool, steps: list[_SearchStep]) -> list[list[Hypothesis]]:
         [follow(image, *end) for end in zip(scores, lengths, beams, strict=True) if end[0] > -np.inf]
         for image, (scores, lengths, beams) in enumerate(finished)
     ]
+
+
+def prompted_log_p(captioner: Captioner, state: State, starts: Tensor, prompts: Sequence[Sequence[int]]) -> Tensor:
+    """log p of every word after each of P prompts, (B, P, V).
+
+    Args:
+        captioner: the captioner.
+        state: before the first word, of B images.
+        starts: the tokens that captions begin with, (B,).
+        prompts: token ids.
+    """
+    B, P = len(starts), len(prompts)
+    lengths = torch.tensor([len(prompt) for prompt in prompts], device=starts.device).repeat(B)  # (B · P)
+    image = torch.arange(B, device=starts.device).repeat_interleave(P)
+    rows, state, tokens = torch.arange(B * P, device=starts.device), state.select(image), starts[image]
+    log_p = torch.empty(B * P, captioner.vocabulary_size, device=starts.device)
+    for t in range(max(map(len, prompts)) + 1):
+        step = captioner.step(tokens, state)
+        is_complete = lengths[rows] == t
+        log_p[rows[is_complete]] = log_probabilities(step.logits[is_complete], captioner.styles)
+        unfinished = (~is_complete).nonzero().squeeze(1)
+        if not len(unfinished):
+            break
+        rows, state = rows[unfinished], step.state.select(unfinished)
+        tokens = torch.tensor([prompts[row % P][t] for row in rows.tolist()], device=starts.device)
+    return log_p.unflatten(0, (B, P))
+
+
+def sampled_captions(
+    captioner: Captioner, state: State, starts: Tensor, count: int, temperature: float = 1.0, max_words: int = 20
+) -> list[list[list[int]]]:
+    """`count` captions of each of B images, drawn from the captioner's distribution, as token ids without markers.
+
+    Samples that have begun alike share one row of the decoder. The next words of the n samples of a row are those at n
+    evenly spaced quantiles of its distribution, from a random first one on: each sample follows the distribution, and
+    together they follow it more closely than independent ones. The random numbers are the same for all images.
+
+    Args:
+        captioner: the captioner.
+        state: before the first word, of B images.
+        starts: the tokens that captions begin with, (B,).
+        count: of samples per image.
+        temperature: of sampling.
+        max_words: longer captions are cut.
+    """
+    captions: list[list[int]] = [[] for _ in range(len(starts) * count)]
+    samples = list(np.arange(len(captions)).reshape(-1, count))  # by row of the decoder, the samples that share it
+    tokens = starts
+    for offset in np.random.default_rng(0).random(max_words):
+        step = captioner.step(tokens, state)
+        log_p = log_probabilities(step.logits, captioner.styles)
+        p = (log_p / temperature).double().softmax(dim=-1).cpu().numpy()
+        parents, chosen, groups = [], [], []
+        for row, row_samples in enumerate(samples):
+            words = _at_quantiles(p[row], (np.arange(len(row_samples)) + offset) / len(row_samples))
+            for word in np.unique(words[words != END]).tolist():
+                parents.append(row)
+                chosen.append(word)
+                groups.append(row_samples[words == word])
+                for sample in groups[-1]:
+                    captions[sample].append(word)
+        if not chosen:
+            break
+        samples, tokens = groups, torch.tensor(chosen, device=starts.device)
+        state = step.state.select(torch.tensor(parents, device=starts.device))
+    return [captions[first : first + count] for first in range(0, len(captions), count)]
+
+
+def _at_quantiles(p: np.ndarray, quantiles: np.ndarray) -> np.ndarray:
+    """The words at quantiles in [0, 1) of a distribution (V,)."""
+    cumulative = p.cumsum()
+    return np.searchsorted(cumulative, quantiles * cumulative[-1], side="right")

@@ -117,8 +117,6 @@ class Composite:
 
 
 DEFAULT = "by-stride"
-RISK_RULES = "epsilon-plus"
-"""The composite of the features of the hallucination risk, which is fitted to them."""
 
 _GAMMA_BY_STRIDE = (
     (4, Composite(convolution="gamma", gamma=1.0, conv_bias=True)),

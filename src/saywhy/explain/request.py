@@ -16,7 +16,7 @@ from saywhy.data.regions import has_area
 from saywhy.data.tokenizer import Vocabulary, tokenize
 from saywhy.decoding.config import log_probabilities
 from saywhy.errors import UserError
-from saywhy.explain.composites import DEFAULT, RISK_RULES, Composite
+from saywhy.explain.composites import DEFAULT, Composite
 from saywhy.explain.composites import composite as named_composite
 from saywhy.explain.explanation import Budget, Explanation, WordExplanation
 from saywhy.explain.methods import FEATURE_METHODS, REPORT_METHODS, Attributions, attribute, parse_methods
@@ -155,11 +155,8 @@ def explain(
     methods, composite = request.methods, request.composite
     attributions = attribute(captioner, pixels, boxes, targets, methods, composite, words_per_pass)
     risks: list[list[float | None]] = [[None] * len(row) for row in rows]
-    if risk is not None and request.contrast is None:  # the risk is fitted to logits, not to differences of logits
-        rules = named_composite(RISK_RULES)
-        if composite != rules:
-            attributions_of_risk = attribute(captioner, pixels, boxes, targets, ("lrp",), rules, words_per_pass, False)
-        risks = risk(captioner, attributions if composite == rules else attributions_of_risk, targets)
+    if risk is not None and request.contrast is None:
+        risks = risk(captioner, attributions, targets)
     explanations = []
     for row, (caption, word_risks, fields) in enumerate(zip(captions, risks, details, strict=True)):
         words = [_word(k, row, caption, targets, attributions, request, value) for k, value in enumerate(word_risks)]

@@ -29,6 +29,7 @@ from saywhy.data.object_words import Mention, ObjectWords
 from saywhy.data.phrases import Phrases, find_phrases
 from saywhy.data.tokenizer import tokenize
 from saywhy.errors import UserError
+from saywhy.hallucination.labels import evidence_of_objects
 from saywhy.metrics.base import TextOrWords, as_words
 from saywhy.metrics.objects import Share
 
@@ -36,10 +37,6 @@ ANY_ANIMAL = "animal"
 """The name of a box whose kind of animal is not known."""
 COCO, ENTITIES, REFERENCES = "COCO boxes and references", "Entities phrases and references", "references only"
 FindMentions = Callable[[Sequence[str]], Sequence[Mention]]
-_OBJECT_OF_TYPE = {
-    **{"people": "person", "animals": "animal", "clothing": "clothing"},
-    **{"vehicles": "vehicle", "instruments": "instrument"},
-}
 
 
 @dataclass(frozen=True)
@@ -162,7 +159,7 @@ def image_objects(data: Dataset, *, phrases: Phrases | None = None, references_o
     if phrases.are_coco:
         return ImageObjects(tuple(_coco_objects(image, phrases) for image in data.images), COCO)
     table = ObjectWords.read()
-    sets = tuple(_supported_objects(image, phrases, table) for image in data.images)
+    sets = tuple(table.supported(evidence_of_objects(image, phrases)) for image in data.images)
     return ImageObjects(sets, ENTITIES, table.mentions)
 
 
@@ -176,11 +173,3 @@ def _coco_objects(image: CaptionedImage, phrases: Phrases) -> frozenset[str]:
     named = _named_by_references(image)
     unknown_animal = ANY_ANIMAL in boxes and named.isdisjoint(COCO_ANIMALS)
     return named | boxes.intersection(coco_categories()) | (COCO_ANIMALS if unknown_animal else frozenset())
-
-
-def _supported_objects(image: CaptionedImage, phrases: Phrases, table: ObjectWords) -> frozenset[str]:
-    """All objects of the table that a reference or a phrase with a box supports."""
-    boxed = phrases.of(image.name)
-    evidence = [*map(tokenize, image.captions), *(phrase.words for phrase in boxed)]
-    evidence += [[_OBJECT_OF_TYPE[phrase.kind]] for phrase in boxed if phrase.kind in _OBJECT_OF_TYPE]
-    return table.supported(evidence)

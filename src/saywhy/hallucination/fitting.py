@@ -1,13 +1,18 @@
 """Fit the risk that an object word is hallucinated: logistic regression of the word features, with object priors.
 
-    risk = σ(b + Σ_i w_i (f_i − mean_i) / scale_i)
+    risk = σ(b + Σ_i w_i clip((f_i − mean_i) / scale_i, ±LIMIT))
 
-The last feature is the object prior: the log odds that the object was made up, where it occurred n times,
+The last feature is the object prior: the log odds that the object was made up, where it occurred n times, shrunk to the
+share of all N object words and bounded,
 
-    prior = logit((made up + m · share) / (n + m)),    share = (made up + 1) / (N + 2) of all N object words
+    prior = logit(share) + clip(logit((made up + m · share) / (n + m)) − logit(share), ±b)
+    share = (made up + 1) / (N + 2)
 
-with m = `PRIOR_COUNT`. While fitting, the prior of a word is computed from the images of other folds, so that the
-word's own label is not one of its features. The strength of regularisation is chosen by cross-validation over images.
+with m = `PRIOR_COUNT` and b = `PRIOR_BOUND`. Its weight before scaling is at most `LARGEST_COEFFICIENT`, so that it
+makes no word safe, or risky, by itself. While fitting, the prior of a word is computed from the images of other folds,
+so that the word's own label is not one of its features. The strength of regularisation is chosen by cross-validation
+over images. Where a feature can only speak for a made-up word (`ONLY_RAISES`), a negative weight would be chance: the
+feature is then left out.
 """
 
 from __future__ import annotations
@@ -20,14 +25,20 @@ from typing import Any
 import numpy as np
 
 from saywhy.errors import UserError
-from saywhy.hallucination.risk_model import PRIOR_FEATURE, WORD_FEATURES, Risk
+from saywhy.hallucination.risk_model import PRIOR_FEATURE, WORD_FEATURES, Risk, scaled
 from saywhy.metrics.classification import auc, calibration
 
 FOLDS = 5
 STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0)
 """Values of C, the inverse strength of regularisation, to choose from."""
-PRIOR_COUNT = 5
+PRIOR_COUNT = 20
 """Occurrences with the mean share of made-up words that are added to those of each object."""
+PRIOR_BOUND = 1.0
+"""How far the prior of an object may be from that of all object words, in log odds."""
+LARGEST_COEFFICIENT = 1.0
+"""Of the object prior before scaling: log odds count at most as such."""
+ONLY_RAISES = ("unfamiliarity", PRIOR_FEATURE)
+"""Features whose weights are not negative."""
 MIN_WORDS = 20
 """Made-up words, and true words, that fitting needs."""
 
@@ -59,8 +70,8 @@ class _Fit:
     def __call__(self, features: np.ndarray, lemmas: np.ndarray) -> np.ndarray:
         """The risk of words with features (N, F), (N,)."""
         prior = _lookup(self.object_priors, self.default_prior, lemmas)
-        scaled = (np.column_stack([features, prior]) - self.mean) / self.scale
-        return 1 / (1 + np.exp(-(self.bias + scaled @ self.weights)))
+        inputs = scaled(np.column_stack([features, prior]), self.mean, self.scale)
+        return 1 / (1 + np.exp(-(self.bias + inputs @ self.weights)))
 
 
 def fit(
@@ -131,10 +142,6 @@ def _choose_strength(
 
 def _fit(features: np.ndarray, lemmas: np.ndarray, made_up: np.ndarray, folds: np.ndarray, C: float) -> _Fit:
     """A logistic regression; the object prior of each word comes from the other folds."""
-    try:
-        from sklearn.linear_model import LogisticRegression
-    except ImportError:
-        raise UserError("fitting a risk needs scikit-learn: pip install 'saywhy[audit]'") from None
     if made_up.all() or not made_up.any():
         raise TooFewWords("made-up words, or true words, are in too few images to fit a risk")
     prior = np.zeros(len(made_up))
@@ -144,9 +151,55 @@ def _fit(features: np.ndarray, lemmas: np.ndarray, made_up: np.ndarray, folds: n
     inputs = np.column_stack([features, prior])
     mean, scale = inputs.mean(axis=0), inputs.std(axis=0)
     scale = np.where(scale > 0, scale, 1)  # a constant feature has no information
-    regression = LogisticRegression(C=C, max_iter=1000).fit((inputs - mean) / scale, made_up)
-    bias = float(regression.intercept_[0])
-    return _Fit(mean, scale, regression.coef_[0], bias, *object_priors(lemmas, made_up))
+    weights, bias = _regression(scaled(inputs, mean, scale), made_up, C, LARGEST_COEFFICIENT * float(scale[-1]))
+    return _Fit(mean, scale, weights, bias, *object_priors(lemmas, made_up))
+
+
+def _regression(
+    inputs: np.ndarray, made_up: np.ndarray, C: float, largest_prior_weight: float
+) -> tuple[np.ndarray, float]:
+    """The weights (F + 1,) and the bias.
+
+    Features that only raise the risk are left out where they would lower it. A larger weight of the prior is replaced
+    by the largest one, with the other weights as they are without a prior.
+    """
+    names = (*WORD_FEATURES, PRIOR_FEATURE)
+    used = np.ones(len(names), bool)
+    weights, bias = _plain_regression(inputs, made_up, C)
+    while against := [i for i, name in enumerate(names) if name in ONLY_RAISES and weights[i] < 0]:
+        used[against] = False
+        weights, bias = _plain_regression(inputs * used, made_up, C)
+    if weights[-1] > largest_prior_weight:
+        used[-1] = False
+        weights, _ = _plain_regression(inputs * used, made_up, C)
+        weights[-1] = largest_prior_weight
+        bias = _bias(inputs @ weights, made_up)
+    return weights, bias
+
+
+def _plain_regression(inputs: np.ndarray, made_up: np.ndarray, C: float) -> tuple[np.ndarray, float]:
+    try:
+        from sklearn.linear_model import LogisticRegression
+    except ImportError:
+        raise UserError("fitting a risk needs scikit-learn: pip install 'saywhy[audit]'") from None
+    regression = LogisticRegression(C=C, max_iter=1000).fit(inputs, made_up)
+    return regression.coef_[0], float(regression.intercept_[0])
+
+
+def _bias(log_odds: np.ndarray, made_up: np.ndarray) -> float:
+    """The number to add to log odds (N,) for a mean risk that is the share of made-up words, by bisection.
+
+    >>> round(_bias(np.zeros(4), np.array([False, True, True, True])), 4)
+    1.0986
+    """
+    low, high = -50.0, 50.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if (1 / (1 + np.exp(-(log_odds + middle)))).mean() < made_up.mean():
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
 
 
 def object_priors(lemmas: np.ndarray, made_up: np.ndarray) -> tuple[dict[str, float], float]:
@@ -158,8 +211,11 @@ def object_priors(lemmas: np.ndarray, made_up: np.ndarray) -> tuple[dict[str, fl
     """
     share = (made_up.sum() + 1) / (len(made_up) + 2)
     generated, wrong = Counter(lemmas.tolist()), Counter(lemmas[made_up].tolist())
+    default = _log_odds(share)
     shares = {lemma: (wrong[lemma] + PRIOR_COUNT * share) / (count + PRIOR_COUNT) for lemma, count in generated.items()}
-    return {lemma: _log_odds(value) for lemma, value in shares.items()}, _log_odds(share)
+    priors = {lemma: _log_odds(value) for lemma, value in shares.items()}
+    lowest, highest = default - PRIOR_BOUND, default + PRIOR_BOUND
+    return {lemma: min(max(prior, lowest), highest) for lemma, prior in priors.items()}, default
 
 
 def _log_odds(share: float) -> float:

@@ -1,63 +1,74 @@
 """The hallucination risk of an object word: a logistic model of features of the word.
 
-    risk = σ(b + Σ_i w_i (f_i − mean_i) / scale_i)
+    risk = σ(b + Σ_i w_i clip((f_i − mean_i) / scale_i, ±LIMIT))
 
-The features f of a word need backward passes through the decoder, but none through the encoder. The last feature is
-the object's prior: the log odds of its having been hallucinated in the data the model was fitted to.
-`saywhy audit risk` fits the weights on captions whose references tell which words are hallucinated. The model's folder
-holds them in `risk.json`, with `objects.txt` beside it where the table of object words is not the default one.
-Only object words (`data.object_words`) have a risk: references cannot tell whether "in" is hallucinated.
+The features f of a word (`word_features`) need the decoder, but no relevance and no encoder. The last feature is the
+object's prior: the log odds of its having been hallucinated in the data the model was fitted to. It is shrunk and
+bounded (`fitting`), so that it makes no word safe by itself. `saywhy audit risk` fits the weights on captions whose
+references and boxes tell which words are hallucinated. The model's folder holds them in `risk.json`, with
+`objects.txt` beside it where the table of object words is not the default one. Only object words (`data.object_words`)
+have a risk: references cannot tell whether "in" is hallucinated.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from saywhy.captioners.base import Captioner
+from saywhy.captioners.base import Attention, Captioner
 from saywhy.data.object_words import ObjectWords
 from saywhy.data.tokenizer import PAD, Vocabulary
+from saywhy.decoding.beam import prompted_log_p, sampled_captions
 from saywhy.decoding.config import log_probabilities
+from saywhy.encoders.base import Features
 from saywhy.errors import UserError
 from saywhy.explain.methods import Attributions
 from saywhy.explain.passes import Targets
 from saywhy.files import read_json, write_text
 
 RISK_FILE, OBJECTS_FILE = "risk.json", "objects.txt"
-FORMAT = 2
-"""Of risk.json; 0.1 wrote no format."""
+FORMAT = 3
+"""Of risk.json. Formats 1 and 2 had other features, so their files are refused."""
+PRIOR_FEATURE = "object prior"
+"""The one feature that the risk model itself knows: the object's log odds of being hallucinated."""
+LIMIT = 3.0
+"""Most standard deviations from the mean of a feature: beyond it, the feature says nothing more."""
 WORD_FEATURES = (
     "log p",  # of the word
     "log p of synonyms",  # of all words that a reference could use for the object: a puppy for a dog
-    "p of synonyms",  # the same without logarithm, which separates high probabilities
     "log p of any object",  # of all object words together
+    "p of another object",  # of the likeliest object word that does not name the object
     "entropy",  # of the distribution over the next word
     "log p without image",  # of the word
-    "image share",  # of the evidence budget
-    "low relevance",  # 5 % quantile of LRP over features, divided by its mean absolute value
-    "negative relevance",  # the negative share of LRP over features
     "attention entropy",  # divided by its maximum
     "beta",  # the gate; 0 for models without one
     "position",  # the number of words before it, at most 15
+    "prompted, highest",  # log p of synonyms after short prompts: the highest
+    "prompted, mean",  # the same: the mean
+    "mentions",  # the share of sampled captions that support the object
+    "unfamiliarity",  # −log of the image's familiarity; that of an ordinary photograph where it is not known
 )
-PRIOR_FEATURE = "object prior"
-"""The one feature that the risk model itself knows: the object's log odds of being hallucinated."""
-FEATURES_OF_0_1 = {
-    "log p of its names": "log p of synonyms",
-    "p of its names": "p of synonyms",
-    "log p unseen": "log p without image",
-    "picture share": "image share",
-    "relevance low": "low relevance",
-    "relevance against": "negative relevance",
-    "habit": PRIOR_FEATURE,
-}
-SMALLEST = 1e-6  # added to probabilities before a logarithm
+SAMPLES, TEMPERATURE, MAX_WORDS = 24, 1.25, 16
+"""Of the sampled captions. Temperature above 1, because captioners are surer of their words than they are right."""
+PROMPTS = (
+    "a",
+    "the",
+    "two",
+    "several",
+    "there is a",
+    "a picture of a",
+    "a close up of a",
+    "a man and a",
+    "a person on a",
+)
+"""What comes before an object word; those with a word that a vocabulary lacks are left out."""
+LOWEST = -14.0  # of logarithms of probabilities
 
 Lemmas = Sequence[Sequence[str | None]]
 """The object that each target of each image names, None for words that are not object words."""
@@ -67,8 +78,10 @@ class ObjectVocabulary:
     """Which words of a vocabulary name which objects.
 
     Attributes:
+        vocabulary: the vocabulary.
         objects: the table of object words.
         ids: the ids of all object words of the vocabulary.
+        prompts: the `PROMPTS` that the vocabulary can express, as token ids; the empty prompt if there are none.
     """
 
     def __init__(self, vocabulary: Vocabulary, objects: ObjectWords) -> None:
@@ -78,6 +91,8 @@ class ObjectVocabulary:
         self._lemmas = {id: lemma for id, lemma in lemmas if lemma is not None}
         self._synonyms: dict[str, np.ndarray] = {}
         self.ids = np.array(list(self._lemmas), dtype=np.int64)
+        prompts = [[vocabulary.ids.get(word, -1) for word in prompt.split()] for prompt in PROMPTS]
+        self.prompts = [prompt for prompt in prompts if -1 not in prompt] or [[]]
 
     def synonyms(self, lemma: str) -> np.ndarray:
         """Ids of the words that support this object in a reference: its plural, synonyms and narrower words."""
@@ -86,6 +101,10 @@ class ObjectVocabulary:
             ids = [id for id, other in self._lemmas.items() if other in supporting]
             self._synonyms[lemma] = np.array(ids, dtype=np.int64)
         return self._synonyms[lemma]
+
+    def names(self, word: int, lemma: str) -> np.ndarray:
+        """Ids of the word and of all its object's synonyms."""
+        return np.union1d(self.synonyms(lemma), word)
 
     def lemmas(self, caption: Sequence[str]) -> list[str | None]:
         """The object that each word of a caption names, None for words that are not object words."""
@@ -106,38 +125,69 @@ class ObjectVocabulary:
 @torch.no_grad()
 def word_features(
     captioner: Captioner,
-    attributions: Attributions,
+    features: Features,
     targets: Targets,
     lemmas: Lemmas,
     object_vocabulary: ObjectVocabulary,
+    familiarity: Sequence[float | None] = (),
 ) -> np.ndarray:
-    """The features of K words of B images, (B, K, F); NaN for words that are not object words."""
-    log_p = attributions.log_p.numpy()  # (B, K, V)
-    p = np.exp(log_p)
-    relevance = attributions.relevance.features.transpose(0, 1).numpy()  # (B, K, L)
-    strength = np.abs(relevance).sum(axis=-1) + SMALLEST
-    attention = _mean_attention(attributions)  # (B, K, L)
-    p_synonyms = _synonym_probability(p, targets.words.cpu().numpy(), lemmas, object_vocabulary)
-    by_name = {
-        "log p": np.log(attributions.probabilities.numpy() + SMALLEST),
-        "log p of synonyms": np.log(p_synonyms + SMALLEST),
-        "p of synonyms": p_synonyms,
-        "log p of any object": np.log(p[..., object_vocabulary.ids].sum(axis=-1) + SMALLEST),
-        "entropy": entropy(p),
-        "log p without image": _log_p_without_image(captioner, attributions, targets),
-        "image share": attributions.relevance.image_share().T.numpy(),
-        "low relevance": np.quantile(relevance, 0.05, axis=-1) / strength * relevance.shape[-1],
-        "negative relevance": np.clip(-relevance, 0, None).sum(axis=-1) / strength,
-        "attention entropy": entropy(attention) / np.log(max(attention.shape[-1], 2)),
-        "beta": np.zeros(p.shape[:2]) if attributions.beta is None else attributions.beta.numpy(),
-        "position": np.minimum(targets.positions.cpu().numpy(), 15),
-    }
-    features = np.stack([by_name[name] for name in WORD_FEATURES], axis=-1).astype(np.float64)  # (B, K, F)
-    is_object = np.zeros(features.shape[:2], bool)
+    """The features of K words of B images, (B, K, F); NaN for words that are not object words.
+
+    Args:
+        captioner: the captioner.
+        features: of the images.
+        targets: the words.
+        lemmas: the object that each word names.
+        object_vocabulary: the object words of the captioner's vocabulary.
+        familiarity: of each image, None or () where it is not known.
+    """
+    log_p, attention = _at_targets(captioner, features, targets)  # (B, K, V)
+    without_image, _ = _at_targets(captioner, captioner.without_image(features), targets)
+    alpha, beta = _mean_attention(attention, targets), _gate(attention, targets)
+    words, positions = targets.words.cpu().numpy(), targets.positions.tolist()
+    state, starts = captioner.start(features), targets.tokens[:, 0]
+    prompted = prompted_log_p(captioner, state, starts, object_vocabulary.prompts).cpu().numpy()  # (B, P, V)
+    samples = sampled_captions(captioner, state, starts, SAMPLES, TEMPERATURE, MAX_WORDS)
+    values = np.full((*words.shape, len(WORD_FEATURES)), np.nan)
     for row, row_lemmas in enumerate(lemmas):
-        is_object[row, : len(row_lemmas)] = [lemma is not None for lemma in row_lemmas]
-    features[~is_object] = np.nan
-    return features
+        captions = [object_vocabulary.vocabulary.decode(sample) for sample in samples[row]]
+        for k, lemma in enumerate(row_lemmas):
+            if lemma is not None:
+                by_name = {
+                    **_at_its_position(log_p[row, k], words[row, k], lemma, object_vocabulary),
+                    **_anywhere(prompted[row], captions, words[row, k], lemma, object_vocabulary),
+                    "log p without image": max(without_image[row, k, words[row, k]], LOWEST),
+                    "attention entropy": entropy(alpha[row, k]) / np.log(max(alpha.shape[-1], 2)),
+                    "beta": beta[row, k],
+                    "position": min(positions[row][k], 15),
+                    "unfamiliarity": _unfamiliarity(familiarity[row] if familiarity else None),
+                }
+                values[row, k] = [by_name[name] for name in WORD_FEATURES]
+    return values
+
+
+def _at_its_position(log_p: np.ndarray, word: int, lemma: str, objects: ObjectVocabulary) -> dict[str, float]:
+    """Features of the distribution (V,) from which the word was chosen."""
+    p, names = np.exp(log_p), objects.names(word, lemma)
+    return {
+        "log p": max(log_p[word], LOWEST),
+        "log p of synonyms": _log(p[names].sum()),
+        "log p of any object": _log(p[objects.ids].sum()),
+        "p of another object": p[np.setdiff1d(objects.ids, names)].max(initial=0),
+        "entropy": entropy(p),
+    }
+
+
+def _anywhere(
+    prompted: np.ndarray, captions: Sequence[Sequence[str]], word: int, lemma: str, objects: ObjectVocabulary
+) -> dict[str, float]:
+    """Features of the object elsewhere: log p after prompts (P, V), and sampled captions."""
+    after_prompts = _log(np.exp(prompted[:, objects.names(word, lemma)]).sum(axis=-1))  # (P,)
+    return {
+        "prompted, highest": after_prompts.max(),
+        "prompted, mean": after_prompts.mean(),
+        "mentions": float(np.mean([objects.objects.is_supported(lemma, [caption]) for caption in captions])),
+    }
 
 
 def entropy(p: np.ndarray) -> np.ndarray:
@@ -145,30 +195,33 @@ def entropy(p: np.ndarray) -> np.ndarray:
     return -(p * np.log(np.clip(p, 1e-30, None))).sum(axis=-1)
 
 
-def _log_p_without_image(captioner: Captioner, attributions: Attributions, targets: Targets) -> np.ndarray:
-    """Log p of the targets if the captioner had no image, (B, K)."""
-    logits, _ = captioner(captioner.without_image(attributions.features), targets.tokens)
-    log_p = log_probabilities(targets.at_positions(logits), captioner.styles)
-    log_p = log_p.gather(-1, targets.words.unsqueeze(-1))[..., 0]
-    return log_p.clamp(min=np.log(SMALLEST)).cpu().numpy()
+def _at_targets(captioner: Captioner, features: Features, targets: Targets) -> tuple[np.ndarray, Attention]:
+    """log p of every word at the targets' positions, (B, K, V), and the attention of all positions."""
+    logits, attention = captioner(features, targets.tokens)
+    return log_probabilities(targets.at_positions(logits), captioner.styles).cpu().numpy(), attention
 
 
-def _mean_attention(attributions: Attributions) -> np.ndarray:
+def _mean_attention(attention: Attention, targets: Targets) -> np.ndarray:
     """α of the targets, averaged over heads, (B, K, L)."""
-    alpha = attributions.alpha.float().numpy()
+    alpha = targets.at_positions(attention.alpha).float().cpu().numpy()
     return alpha if alpha.ndim == 3 else alpha.mean(axis=2)
 
 
-def _synonym_probability(
-    p: np.ndarray, words: np.ndarray, lemmas: Lemmas, object_vocabulary: ObjectVocabulary
-) -> np.ndarray:
-    """The sum of p over each target and its synonyms, (B, K)."""
-    sums = np.zeros(p.shape[:2])
-    for row, row_lemmas in enumerate(lemmas):
-        for k, lemma in enumerate(row_lemmas):
-            if lemma is not None:
-                sums[row, k] = p[row, k, np.union1d(object_vocabulary.synonyms(lemma), words[row, k])].sum()
-    return sums
+def _gate(attention: Attention, targets: Targets) -> np.ndarray:
+    """β of the targets, (B, K); zeros for a model without a gate."""
+    if attention.beta is None:
+        return np.zeros(tuple(targets.words.shape))
+    return targets.at_positions(attention.beta).float().cpu().numpy()
+
+
+def _unfamiliarity(familiarity: float | None) -> float:
+    """−log of a familiarity, which is the share of photographs that are less familiar; on average 1 of photographs."""
+    return 1.0 if familiarity is None else -float(np.log(max(familiarity, 0.01)))
+
+
+def _log(p: np.ndarray) -> np.ndarray:
+    """log p, at least `LOWEST`."""
+    return np.log(np.maximum(p, np.exp(LOWEST)))
 
 
 @dataclass(frozen=True)
@@ -209,8 +262,8 @@ class Risk:
     def __call__(self, features: np.ndarray, lemmas: Sequence[str | None]) -> np.ndarray:
         """The risk of N words with features (N, F) and the objects they name, (N,); NaN for other words."""
         priors = [self.prior(lemma) for lemma in lemmas]
-        scaled = (np.column_stack([features, priors]) - np.array(self.mean)) / np.array(self.scale)
-        return 1 / (1 + np.exp(-(self.bias + scaled @ np.array(self.weights))))
+        inputs = scaled(np.column_stack([features, priors]), np.array(self.mean), np.array(self.scale))
+        return 1 / (1 + np.exp(-(self.bias + inputs @ np.array(self.weights))))
 
     def prior(self, lemma: str | None) -> float:
         """The log odds of an object being hallucinated."""
@@ -223,7 +276,9 @@ class Risk:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Risk:
         """The risk model of the contents of risk.json."""
-        fields = {name: value for name, value in upgrade(data).items() if name != "format"}
+        if data.get("format") != FORMAT:
+            raise ValueError(f"its format is that of another version of saywhy, not {FORMAT}")
+        fields = {name: value for name, value in data.items() if name != "format"}
         vectors = {name: tuple(fields[name]) for name in ("features", "mean", "scale", "weights")}
         return cls(**{**fields, **vectors})
 
@@ -244,31 +299,41 @@ class Risk:
             raise UserError(f"{path}: not a risk model of saywhy ({error}); delete it or fit it again") from None
 
 
-def upgrade(data: dict[str, Any]) -> dict[str, Any]:
-    """The contents of risk.json in the present format, which has other names than that of 0.1."""
-    if "facts" not in data:
-        return data
-    about_names = {"pictures": "images", "objects": "object_words"}
-    return {
-        "features": [FEATURES_OF_0_1.get(name, name) for name in data["facts"]],
-        **{name: data[name] for name in ("mean", "scale", "weights", "bias")},
-        "object_priors": data["habits"],
-        "default_prior": data["usual"],
-        "about": {about_names.get(name, name): value for name, value in data.get("about", {}).items()},
-    }
+def scaled(inputs: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Features (N, F) in units of their standard deviation, at most `LIMIT` of them from the mean.
+
+    >>> scaled(np.array([[1.0, 90.0]]), np.array([0.0, 10.0]), np.array([2.0, 10.0])).tolist()
+    [[0.5, 3.0]]
+    """
+    return ((inputs - mean) / scale).clip(-LIMIT, LIMIT)
 
 
 @dataclass(frozen=True)
 class RiskEstimator:
-    """The risk of explained words, with a model's risk model and vocabulary."""
+    """The risk of words of captions, with a model's risk model and vocabulary.
+
+    Attributes:
+        risk: the risk model.
+        object_vocabulary: the object words of the model's vocabulary.
+        familiarity: of each image of the batch; () where it is not known.
+    """
 
     risk: Risk
     object_vocabulary: ObjectVocabulary
+    familiarity: tuple[float | None, ...] = ()
+
+    def for_images(self, familiarity: Sequence[float | None]) -> RiskEstimator:
+        """The estimator for images of this familiarity."""
+        return replace(self, familiarity=tuple(familiarity))
 
     def __call__(self, captioner: Captioner, attributions: Attributions, targets: Targets) -> list[list[float | None]]:
-        """The risk of each target of each image; None for words that are not object words."""
+        """The risk of each explained target of each image; None for words that are not object words."""
+        return self.risks(captioner, attributions.features, targets)
+
+    def risks(self, captioner: Captioner, features: Features, targets: Targets) -> list[list[float | None]]:
+        """The risk of each target of each image, from the image's features."""
         lemmas = self.object_vocabulary.target_lemmas(targets)
-        features = word_features(captioner, attributions, targets, lemmas, self.object_vocabulary)  # (B, K, F)
-        pairs = zip(features, lemmas, strict=True)
+        values = word_features(captioner, features, targets, lemmas, self.object_vocabulary, self.familiarity)
+        pairs = zip(values, lemmas, strict=True)
         risks = [self.risk(row[: len(row_lemmas)], row_lemmas) for row, row_lemmas in pairs]
         return [[None if np.isnan(value) else float(value) for value in row] for row in risks]

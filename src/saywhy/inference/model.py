@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -22,9 +23,9 @@ from saywhy.decoding.caption import Caption
 from saywhy.decoding.config import Decoding, Hypothesis, decode
 from saywhy.encoders.base import Features
 from saywhy.errors import UnreadableImage, UserError, did_you_mean
-from saywhy.explain.composites import DEFAULT, RISK_RULES, Composite, composite
+from saywhy.explain.composites import DEFAULT, Composite
 from saywhy.explain.explanation import Explanation
-from saywhy.explain.methods import REPORT_METHODS, attribute
+from saywhy.explain.methods import REPORT_METHODS
 from saywhy.explain.passes import Targets
 from saywhy.explain.request import ExplanationRequest, explain
 from saywhy.files import read_json
@@ -269,6 +270,12 @@ class Model:
             self._check_guidance(settings)
         return settings
 
+    def in_style(self, style: str) -> Model:
+        """The same model with another default style; it shares the captioner."""
+        model = copy.copy(self)
+        model.decoding = self.decoding_with(style=style)
+        return model
+
     def _check_guidance(self, settings: Decoding) -> None:
         if settings.needs_no_image and self.conditioning_dropout == 0:
             advice = "use β = 0" if settings.lm else "give a language model in its place (--lm PATH)"
@@ -328,7 +335,7 @@ class Model:
     def _usable_familiarity(self) -> Familiarity | None:
         return None if self.familiarity_error else self.familiarity
 
-    def _encode_and_score(self, batch: ImageBatch) -> tuple[Features, list[dict[str, Any]]]:
+    def encode_and_score(self, batch: ImageBatch) -> tuple[Features, list[dict[str, Any]]]:
         """The features of images, and for each its `familiarity` and whether it is `familiar`, where that is known."""
         familiarity = self._usable_familiarity
         if familiarity is None:
@@ -340,7 +347,7 @@ class Model:
 
     def _caption_batch(self, batch: ImageBatch, settings: Decoding, estimator: RiskEstimator | None) -> list[Caption]:
         with torch.inference_mode():
-            features, scores = self._encode_and_score(batch)
+            features, scores = self.encode_and_score(batch)
             hypotheses = self._decode(features, batch, settings)
         captions = []
         for row, (image, hypothesis) in enumerate(zip(batch.images, hypotheses, strict=True)):
@@ -348,20 +355,17 @@ class Model:
             details |= {"image": image.image, "crop": image.image_crop}
             details |= {"style": settings.style, "guidance": settings.guidance_settings}
             captions.append(Caption.of(hypothesis, self.vocabulary, features, row, **details, **scores[row]))
-        return captions if estimator is None else self._with_risks(batch, captions, settings, estimator)
+        return captions if estimator is None else self._with_risks(features, captions, settings, estimator)
 
     def _with_risks(
-        self, batch: ImageBatch, captions: list[Caption], settings: Decoding, estimator: RiskEstimator
+        self, features: Features, captions: list[Caption], settings: Decoding, estimator: RiskEstimator
     ) -> list[Caption]:
-        """The captions with the risk of each object word, from relevance down to the features, not to pixels."""
-        device, batch = self.captioner.device, batch.to(self.captioner.device)
-        with torch.inference_mode(False), self.captioner.using_attention(settings.attention):
-            words, style = [caption.words for caption in captions], settings.style
-            targets = Targets.of_captions(words, None, self.vocabulary, device, style=style)
-            attributions = attribute(
-                self.captioner, batch.pixels, batch.boxes, targets, ("lrp",), composite(RISK_RULES), to_pixels=False
-            )
-            risks = estimator(self.captioner, attributions, targets)
+        """The captions with the risk of each object word."""
+        words = [caption.words for caption in captions]
+        targets = Targets.of_captions(words, None, self.vocabulary, self.captioner.device, style=settings.style)
+        estimator = estimator.for_images([caption.familiarity for caption in captions])
+        with self.captioner.using_attention(settings.attention):
+            risks = estimator.risks(self.captioner, features, targets)
         return [replace(caption, risks=tuple(row)) for caption, row in zip(captions, risks, strict=True)]
 
     def _explain_batch(
@@ -378,7 +382,7 @@ class Model:
         scores: list[dict[str, Any]] = [{}] * len(batch)
         if not captions or self._usable_familiarity:  # a given caption needs no features, its image's familiarity does
             with torch.inference_mode():
-                features, scores = self._encode_and_score(batch)
+                features, scores = self.encode_and_score(batch)
                 captions = captions or self._words(features, batch, settings)
         rows = list(_answerable(batch, captions, request, on_unreadable))
         if not rows:
@@ -401,7 +405,7 @@ class Model:
                 request,
                 details,
                 style=settings.style,
-                risk=estimator,
+                risk=estimator and estimator.for_images([score.get("familiarity") for score in scores]),
                 words_per_pass=words_per_pass,
             )
 
