@@ -14,10 +14,18 @@ from saywhy.captioners import Captioner
 from saywhy.data.tokenizer import PAD, START, UNK
 from saywhy.encoders.base import Features
 from saywhy.errors import UserError
-from saywhy.explain.composites import MAPS, Composite, composite, composites
-from saywhy.explain.maps import less_others, lrp_map, over_pixels, why
+from saywhy.explain.composites import (
+    MAPS,
+    Composite,
+    composite,
+    composites,
+    less_others,
+    lrp_map,
+    over_pixels,
+    why,
+)
 from saywhy.explain.methods import attribute
-from saywhy.explain.passes import Relevance, Targets
+from saywhy.explain.passes import Targets
 from tracing import assert_close, inputs, make_targets, randn, relevance_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -153,8 +161,8 @@ def test_the_map_adds_up_to_the_images_share_in_float32(name, kind):
 
 
 def test_maps_of_precomputed_features_are_over_features():
-    features = Relevance(None, randn(2, 3, 4), *[randn(2, 3)] * 4)
-    assert lrp_map("why", features, Features(randn(3, 4, 5), (2, 2))) is features.features
+    relevance = randn(2, 3, 4)
+    assert lrp_map("why", None, relevance, Features(randn(3, 4, 5), (2, 2))) is relevance
 
 
 @pytest.mark.parametrize("field", ["score", "map", "sums"])

@@ -11,7 +11,7 @@ boxes overlap with those of w by less than half of the smaller ones, and a funct
     spec                   p(w | those of E_o are masked) − p(w | those of E_w are masked)
     two words              rank correlation of |E_w| and |E_o|, and of their positive parts, summed over patches
 
-The function word is drawn at random, the same for every method. For LRP, all maps of `explain.maps` are compared.
+The function word is drawn at random, the same for every method. For LRP, all maps of `explain.composites` are compared.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from saywhy.audits.statistics import Bootstrap, check, means_by_name, random_for
 from saywhy.cache import Arrays
 from saywhy.data.datasets import CaptionedImage
 from saywhy.data.stop_words import STOP_WORDS
+from saywhy.explain.composites import COMPARING, less_others, lrp_map
 from saywhy.explain.composites import MAPS as LRP_MAPS
-from saywhy.explain.maps import COMPARING, less_others, lrp_map
 from saywhy.explain.methods import METHODS
 from saywhy.inference.batches import ImageBatch
 from saywhy.viz import plots
@@ -230,9 +230,9 @@ class _Comparison:
         context = self.context
         rules = replace(context, composite=replace(context.composite, map="seen"))
         attributions = explain_words(rules, batch, [words], [range(len(words))], ("lrp",))
-        maps, everywhere = [], torch.arange(len(words))[None]
+        relevance, maps, everywhere = attributions.relevance, [], torch.arange(len(words))[None]
         for kind in LRP_MAPS:
-            values = lrp_map(kind, attributions.relevance, attributions.features)
+            values = lrp_map(kind, relevance.pixels, relevance.features, attributions.features)
             if kind in COMPARING:
                 values = less_others(values, everywhere, values, [len(words)])
             maps.append(over_input(values.numpy(), "lrp", attributions, context.input_size)[:, 0])

@@ -106,7 +106,7 @@ class Explanation:
         methods: the methods that have maps.
         composite: the rules of LRP.
         score: what LRP explains: "logit" or "logp", see `Targets.scores`; a contrast of two words is one of logits.
-        map_kind: what the map of LRP shows, see `explain.maps`.
+        map_kind: what the map of LRP shows, see `explain.composites`.
         size: width and height of the image.
         crop: the part of the image the encoder saw: left, top, right, bottom.
         input_size: S, the side of the encoder's square input.

@@ -3,7 +3,7 @@
 | method | pixels | earlier words |
 | --- | --- | --- |
 | `lrp` | relevance, signed: the map that the composite names | relevance, summed over the embedding |
-| `lrp-why`, `lrp-apart`, … | the map of that name, of `maps` | the same |
+| `lrp-why`, `lrp-apart`, … | the map of that name, of `composites` | the same |
 | `gradcam` | ReLU of features weighted by their mean gradients | the sum of the embedding's gradients |
 | `guided-backprop` | the gradient, with guided ReLUs in the encoder | the same |
 | `guided-gradcam` | the product of the two | the same |
@@ -29,8 +29,7 @@ from saywhy.data.tokenizer import PAD
 from saywhy.decoding.config import log_probabilities
 from saywhy.encoders.base import Features
 from saywhy.errors import UserError, did_you_mean
-from saywhy.explain.composites import MAPS, Composite
-from saywhy.explain.maps import COMPARING, less_others, lrp_map, over_pixels
+from saywhy.explain.composites import COMPARING, MAPS, Composite, less_others, lrp_map, over_pixels
 from saywhy.explain.occlusion import occlusion
 from saywhy.explain.passes import Forward, Relevance, Targets, run_gradients, run_lrp
 from saywhy.explain.tracing import GuidedMode
@@ -120,7 +119,8 @@ def attribute(
     kinds |= {method: method.removeprefix("lrp-") for method in methods if method in MAP_METHODS}
     earlier_words = dict.fromkeys(("lrp", *kinds), relevance.tokens)
     if kinds and (to_pixels or pixels.ndim < 4):
-        maps = {method: lrp_map(kind, relevance, forward.features) for method, kind in kinds.items()}
+        parts = (relevance.pixels, relevance.features, forward.features)
+        maps = {method: lrp_map(kind, *parts) for method, kind in kinds.items()}
         if comparing := {method: kind for method, kind in kinds.items() if kind in COMPARING}:
             whole = targets.whole_captions()
             others = relevance
@@ -128,7 +128,7 @@ def attribute(
                 _, others = run_lrp(captioner, pixels, boxes, whole, composite, words_per_pass, check=check)
             lengths = (whole.words != PAD).sum(dim=1).tolist()
             for method, kind in comparing.items():
-                caption = lrp_map(kind, others, forward.features)
+                caption = lrp_map(kind, others.pixels, others.features, forward.features)
                 maps[method] = less_others(maps[method], targets.positions.cpu(), caption, lengths)
     if "attention" in methods:
         maps["attention"] = alpha.transpose(0, 1)
