@@ -226,7 +226,7 @@ def test_one_word_is_explained_or_another_at_its_position(
     ("options", "name"),
     [
         ([], "by-stride"),
-        (["--score", "logit", "--map", "seen"], "by-stride, score logit, map seen"),
+        (["--score", "logp", "--map", "seen"], "by-stride, score logp, map seen"),
         (["--composite", "paper", "--map", "features"], "paper, map features"),
         (["--map", "apart", "--word", "word1"], "by-stride, map apart"),
         (["--map", "centred", "--position", "1"], "by-stride, map centred"),

@@ -85,7 +85,7 @@ def test_fields_describe_the_caption_the_image_and_the_model(
     assert [word.position for word in explained.words] == [*range(len(explained.tokens))]
     assert (explained.source, explained.model, explained.size) == (str(patch_image), "tiny", SIZE)
     assert (explained.methods, explained.composite) == (REPORT_METHODS, "by-stride")
-    assert (explained.score, explained.map_kind) == ("logp", "why")
+    assert (explained.score, explained.map_kind) == ("logit", "why")
     assert explained.budget == [word.budget for word in explained.words]
     assert saywhy.Explanation is Explanation
 
@@ -242,7 +242,7 @@ def test_image_share_excludes_absorbed_relevance(budget: Budget, share: float):
 def test_budget_sums_to_the_score_and_the_map_to_the_image_part(explained: Explanation):
     for word in explained.words:
         assert word.budget.total == pytest.approx(word.score, abs=1e-3 * max(1, abs(word.score)))
-        assert word.score != word.logit
+        assert word.score == word.logit
         assert word.pixel_relevance is not None
         assert word.pixel_relevance + word.absorbed_by_encoder == pytest.approx(word.budget.image, abs=1e-3)
         assert explained.maps["lrp"][word.position].sum() == pytest.approx(word.budget.image, abs=1e-5)

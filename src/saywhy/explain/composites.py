@@ -5,7 +5,7 @@ pixels:
 
 | name | score | linear layers | sums of two signals | convolutions | first convolution | map |
 | --- | --- | --- | --- | --- | --- | --- |
-| `by-stride` | log p | ε = 0.01 | by magnitude | by stride: see below | box (z^B) | why |
+| `by-stride` | logit | ε = 0.01 | by magnitude | by stride: see below | box (z^B) | why |
 | `relative-epsilon` | log p | relative ε = 0.1 | the same | relative ε = 0.1 | the same | why |
 | `epsilon-plus` | logit | ε = 0.01 | the same | α1β0, biases take their share (z⁺) | the same | seen |
 | `paper` | logit | ε = 0.01 | the same | α1β0, biases get nothing, as in the LRP paper's code | the same | seen |
@@ -145,7 +145,7 @@ _GAMMA_BY_STRIDE = (
 
 composites: dict[str, Composite] = {
     "by-stride": Composite(
-        first="box", sums="magnitude", attention="attnlrp", by_stride=_GAMMA_BY_STRIDE, score="logp", map="why"
+        first="box", sums="magnitude", attention="attnlrp", by_stride=_GAMMA_BY_STRIDE, map="why"
     ),
     "relative-epsilon": Composite(
         epsilon=0.1, relative_epsilon=True, convolution="epsilon", attention="attnlrp", score="logp", map="why"
