@@ -79,7 +79,7 @@ def test_all_audits_write_results_and_pages(audit, tmp_path: Path) -> None:
     assert result.code == 0, result.err
     written = results(tmp_path / "out")
     assert sorted(written) == sorted(name for name in audits if audits[name].needs_evidence)
-    assert [body["not_applicable"] for body in written.values()] == [None] * 6
+    assert [body["not_applicable"] for body in written.values()] == [None] * 7
     for name, body in written.items():
         assert body["model"] == "tiny-soft-attention"
         assert f"{name}: tiny-soft-attention on" in result.out

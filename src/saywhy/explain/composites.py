@@ -146,9 +146,7 @@ _GAMMA_BY_STRIDE = (
 )
 
 composites: dict[str, Composite] = {
-    "by-stride": Composite(
-        first="box", sums="magnitude", attention="attnlrp", by_stride=_GAMMA_BY_STRIDE, map="why"
-    ),
+    "by-stride": Composite(first="box", sums="magnitude", attention="attnlrp", by_stride=_GAMMA_BY_STRIDE, map="why"),
     "relative-epsilon": Composite(
         epsilon=0.1, relative_epsilon=True, convolution="epsilon", attention="attnlrp", score="logp", map="why"
     ),
