@@ -22,8 +22,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     >>> did_you_mean("beem", ["beam", "greedy"])
     'did you mean "beam"? Known: beam, greedy'
+    >>> did_you_mean("haiku", ["coco"])
+    'known: coco'
     """
     known = sorted(known)
     similar = difflib.get_close_matches(name, known, n=1)
-    hint = f'did you mean "{similar[0]}"? ' if similar else ""
-    return f"{hint}Known: {', '.join(known)}"
+    names = ", ".join(known)
+    return f'did you mean "{similar[0]}"? Known: {names}' if similar else f"known: {names}"
