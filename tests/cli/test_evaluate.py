@@ -51,6 +51,15 @@ def test_json_is_one_object_with_all_scores_in_percent(evaluate, model: Path) ->
         assert part in scores["signature"].split("|")
 
 
+def test_limit_scores_evenly_spaced_images_only(evaluate, model: Path, tmp_path: Path) -> None:
+    all_captions, two = tmp_path / "all.jsonl", tmp_path / "two.jsonl"
+    evaluate("--model", model, "--save-captions", all_captions)
+    scores = evaluate("--model", model, "--limit", 2, "--save-captions", two)
+    assert (scores["n"], "n:2" in scores["signature"].split("|")) == (2, True)
+    assert set(two.read_text().splitlines()) < set(all_captions.read_text().splitlines())
+    assert numbers(evaluate("--captions", all_captions, "--limit", 2)) == numbers(scores)
+
+
 def test_decoding_options_are_in_the_signature(evaluate, model: Path) -> None:
     assert (
         "decode:beam4,length0.2,max6" in evaluate("--model", model, "--beam", 4, "--length-penalty", 0.2)["signature"]

@@ -29,6 +29,7 @@ from saywhy.cli.options import (
     Device,
     ImageFolder,
     JsonLines,
+    Limit,
     Map,
     Model,
     Plugins,
@@ -70,10 +71,7 @@ def audit(
     model: Model = None,
     plugins: Plugins = None,
     split: Split = "test",
-    limit: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Use N images, evenly spaced.", show_default="all images"),
-    ] = None,
+    limit: Limit = None,
     boxes: Annotated[
         Path | None,
         typer.Option(

@@ -32,6 +32,7 @@ from saywhy.cli.options import (
     ImageFolder,
     Json,
     LengthPenalty,
+    Limit,
     Plugins,
     Reader,
     Regions,
@@ -65,10 +66,7 @@ def compare(
     reader: Reader = None,
     image_folder: ImageFolder = None,
     split: Split = "test",
-    limit: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Use N images, evenly spaced.", show_default="all images"),
-    ] = None,
+    limit: Limit = None,
     any_vocabulary: Annotated[
         bool, typer.Option("--any-vocabulary", metavar=FLAG, help="Allow models of different vocabularies.")
     ] = False,

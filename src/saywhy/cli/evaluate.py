@@ -42,6 +42,7 @@ from saywhy.cli.options import (
     LanguageModelPrompt,
     LanguageModelWeight,
     LengthPenalty,
+    Limit,
     Model,
     NoMeteor,
     Plugins,
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
 
 EPILOG = examples(
     "saywhy evaluate --data flickr8k",
+    "saywhy evaluate --data coco --limit 200 --no-meteor",
     "saywhy evaluate --data flickr8k --model runs/soft --split dev --beam 5 --json",
     "saywhy evaluate --data flickr8k --guidance 1.5",
     "saywhy evaluate --data flickr8k --captions captions.jsonl",
@@ -79,6 +81,7 @@ def evaluate(
     reader: Reader = None,
     image_folder: ImageFolder = None,
     split: Split = "test",
+    limit: Limit = None,
     model: Model = None,
     plugins: Plugins = None,
     regions: Regions = None,
@@ -187,8 +190,8 @@ def evaluate(
             "--captions scores a file; --model, --beam, --length-penalty, --attention, --style, --guidance, --lm, "
             "--lm-weight, --lm-prompt and --regions generate captions: give one or the other"
         )
-    if rescore and (out or save_captions or not captions):
-        raise UserError("--rescore needs --captions FILE, and excludes --out and --save-captions")
+    if rescore and (out or save_captions or limit or not captions):
+        raise UserError("--rescore needs --captions FILE, and excludes --out, --save-captions and --limit")
     check_writable("--save-captions", save_captions)
     check_writable("--out", out)
     check_writable("--rescore", rescore)
@@ -201,7 +204,7 @@ def evaluate(
     from saywhy.data.datasets import read, split_name
 
     dataset = read(data, reader=reader, image_folder=image_folder)
-    images = dataset.split(split_name(split))
+    images = dataset.split(split_name(split)).evenly_spaced(limit)
     metrics = {"meteor": not no_meteor, "spice": spice}
     object_scorer = ObjectScorer.read(dataset, images, objects, hallucination)
     embedding_scorer = EmbeddingScorer.load(clip, bert_score, diversity, device)

@@ -8,7 +8,15 @@ from typing import Annotated, Any
 import typer
 
 from saywhy.cli.common import json_line, output_console, plain_table, progress_of
-from saywhy.cli.options import Data, Device, Json, Reader, Split, examples
+from saywhy.cli.options import (
+    Data,
+    Device,
+    Json,
+    Limit,
+    Reader,
+    Split,
+    examples,
+)
 
 EPILOG = examples(
     "saywhy evaluate-lm runs/lm-lstm --data flickr8k",
@@ -44,9 +52,7 @@ def evaluate_lm(
     lookahead: Annotated[
         bool, typer.Option("--lookahead", metavar="", help="Charge the end of a word with the word itself.")
     ] = False,
-    limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Score so many images only, evenly spaced.")
-    ] = None,
+    limit: Limit = None,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:

@@ -51,6 +51,10 @@ ImageFolder = Annotated[
     ),
 ]
 Split = Annotated[str, typer.Option(metavar="train|dev|test", help="Split of the dataset.")]
+Limit = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Use N images, evenly spaced.", show_default="all images"),
+]
 Regions = Annotated[
     Path | None,
     typer.Option(

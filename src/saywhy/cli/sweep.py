@@ -37,6 +37,7 @@ from saywhy.cli.options import (
     LanguageModel,
     LanguageModelPrompt,
     LengthPenalty,
+    Limit,
     Model,
     NoMeteor,
     Reader,
@@ -82,10 +83,7 @@ def guidance(
     reader: Reader = None,
     image_folder: ImageFolder = None,
     split: Split = "test",
-    limit: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Use N images, evenly spaced.", show_default="all images"),
-    ] = None,
+    limit: Limit = None,
     gamma: Annotated[str, typer.Option(metavar="G,G,…", help="Strengths of guidance; 1 is plain decoding.")] = GAMMAS,
     lm: LanguageModel = None,
     lm_weight: Annotated[
