@@ -6,7 +6,9 @@ The parts of each repeat are timed one after the other, after a warm-up. Medians
 
 - `backward`: ten plain backward passes through the encoder, from gradients of its features to the pixels;
 - `lrp`: LRP of all ten words, forward and backward to pixels, including the budget;
-- `one call per word`: the same in ten calls of one word;
+- `lrp, epsilon-plus`: the same with the default rules of saywhy 0.2;
+- `one call per word`: the same as `lrp` in ten calls of one word;
+- `occlusion`: the method of that name, for all ten words;
 - `explain`: all six methods, from the file to the explanation; on a GPU with `--batch-size 64`.
 
 `memory` is the growth of the process beyond the model and a caption (on a GPU, of what torch allocates).
@@ -52,8 +54,8 @@ def parts(model: Model, image: Path, composite_name: str) -> dict[str, Callable[
         for _ in WORDS:
             torch.autograd.grad(vectors, x, g, retain_graph=True)
 
-    def lrp() -> None:
-        run_lrp(captioner, pixels, None, all_words, composite(composite_name), words_per_pass)
+    def lrp(rules: str = composite_name) -> None:
+        run_lrp(captioner, pixels, None, all_words, composite(rules), words_per_pass)
 
     def one_call_per_word() -> None:
         for targets in single_words:
@@ -62,6 +64,8 @@ def parts(model: Model, image: Path, composite_name: str) -> dict[str, Callable[
     return {
         "backward": backward,
         "lrp": lrp,
+        "lrp, epsilon-plus": lambda: lrp("epsilon-plus"),
+        "occlusion": lambda: model.explain(image, caption=" ".join(WORDS), methods=["occlusion"]),
         "one call per word": one_call_per_word,
         "explain": lambda: model.explain(image, caption=" ".join(WORDS), composite=composite_name),
     }
@@ -123,6 +127,8 @@ def main() -> None:
     table["memory GB"] = memory(model, args.image, args.composite)  # first, since a process's peak never falls
     durations = seconds(parts(model, args.image, args.composite), args.repeats, model.captioner.device)
     table |= {"seconds": durations, "lrp / backward": durations["lrp"] / durations["backward"]}
+    table["lrp / lrp, epsilon-plus"] = durations["lrp"] / durations["lrp, epsilon-plus"]
+    table["occlusion / lrp"] = durations["occlusion"] / durations["lrp"]
     table["one call per word / lrp"] = durations["one call per word"] / durations["lrp"]
     table["batch size"] = args.batch_size
     table["captions per second, all methods"] = captions_per_second(model, args.image, args.batch_size, list(METHODS))

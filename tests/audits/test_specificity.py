@@ -125,6 +125,19 @@ def test_the_map_of_the_composite_is_among_the_maps_of_lrp(boxed):
     assert {"words", "pairs", "area", "methods", "checks"} == set(body)
 
 
+def test_occlusion_is_compared_where_it_is_asked_for(boxed):
+    context, evidence = boxed
+    assert "occlusion" not in Specificity().run(context, evidence)["methods"]
+    context = replace(context, occlusion=True, cache=context.cache.parent / "with-occlusion")
+    image, caption, boxes, arrays = scores_of(context, evidence)
+    explanation = context.model.explain(image.path, caption=" ".join(caption.words), methods=["occlusion"])
+    assert arrays["words"].shape == (len(boxes), len(MAPS) + 1, len(WORD_SCORES))
+    for row, (j, box) in enumerate(boxes.items()):
+        expected = inside(explanation.maps["occlusion"][caption.objects[j]], box.mask)
+        assert arrays["words"][row, -1, WORD_SCORES.index("inside")] == pytest.approx(expected, abs=1e-4, nan_ok=True)
+    assert "occlusion" in Specificity().run(context, evidence)["methods"]
+
+
 class PlantedMaps(EvidenceSet):
     """Evidence in which LRP's map of each word is its boxes, and that of attention the same for all words."""
 

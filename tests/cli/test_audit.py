@@ -149,6 +149,7 @@ def test_cache_can_be_in_another_folder(audit, tmp_path: Path) -> None:
         (["sanity"], {"split": "tests"}, "unknown split 'tests'"),
         (["risk"], {"split": "val", "fit": "dev"}, "--fit dev: a risk model is tested on other images"),
         (["sanity"], {"fit": "dev"}, "--fit, --fit-risk and --save-risk belong to the audit risk, not to sanity"),
+        (["sanity", "--occlusion"], {}, "--occlusion belongs to the audit specificity, not to sanity"),
         (["sanity", "--save-risk"], {}, "--fit, --fit-risk and --save-risk belong to the audit risk, not to sanity"),
         (["sanity"], {"composite": "espilon"}, "unknown composite 'espilon'"),
         (["sanity"], {"data": "nowhere"}, "nowhere: no such file or folder"),

@@ -82,6 +82,7 @@ class AuditContext:
         phrases: noun phrases with boxes, if the data has them.
         regions: the regions that a region model attends to.
         composite: the rules of LRP.
+        occlusion: whether the audit specificity measures occlusion too, which is slow.
         batch_size: images per batch; by default 1 on a CPU and 8 on a GPU.
         workers: processes that read images.
         on_progress: called at the start and end of every stage, and after every batch.
@@ -99,6 +100,7 @@ class AuditContext:
     phrases: Phrases | None = None
     regions: RegionSource | None = None
     composite: Composite = field(default_factory=lambda: composite(DEFAULT))
+    occlusion: bool = False
     batch_size: int | None = None
     workers: int | None = None
     on_progress: Callable[[Progress], None] = ignore

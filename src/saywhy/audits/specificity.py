@@ -12,6 +12,7 @@ boxes overlap with those of w by less than half of the smaller ones, and a funct
     two words              rank correlation of |E_w| and |E_o|, and of their positive parts, summed over patches
 
 The function word is drawn at random, the same for every method. For LRP, all maps of `explain.composites` are compared.
+With `AuditContext.occlusion`, that method is compared too; it takes several times as long as all others.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ MASKED = 0.1
 OVERLAP = 0.5
 """The share of the smaller of two words' boxes from which on they are not compared."""
 MAPS = (*METHODS, *(f"lrp-{kind}" for kind in LRP_MAPS))
+OCCLUSION = "occlusion"
 WORD_SCORES = ("inside", "highest", "over_function_word", "drop")
 PAIR_SCORES = ("margin", "margin_highest", "right_order", "spec", "two_words", "two_words_positive")
 
@@ -72,26 +74,27 @@ class Specificity(Audit):
             raise NotApplicable(
                 f"{context.data.name} has no boxes: put boxes.jsonl.gz in the folder of its captions, or give --boxes"
             )
+        maps = compared_maps(context)
         cache = context.stage_cache(
-            "specificity", maps=MAPS, masked=MASKED, overlap=OVERLAP, patch_size=PATCH, phrases=context.phrases.key
+            "specificity", maps=maps, masked=MASKED, overlap=OVERLAP, patch_size=PATCH, phrases=context.phrases.key
         )
         compute = _Comparison(context, evidence)
         images = context.compute_missing(cache, compute, "comparing words", evidence.images_with_objects())
         arrays = [(image.name, cache.load(context.image_key(image))) for image in images]
-        words, pairs = (_joined(arrays, key) for key in ("words", "pairs"))
+        words, pairs = (_joined(arrays, key, len(maps)) for key in ("words", "pairs"))
         if not len(words.values):
             raise NotApplicable(
                 f"{context.phrases.path}: no phrase with boxes names an object word of the {len(images)} captions"
             )
         by_word, by_pair = (
-            means_by_name(part.bootstrap, MAPS, {name: part.values[..., i] for i, name in enumerate(names)})
+            means_by_name(part.bootstrap, maps, {name: part.values[..., i] for i, name in enumerate(names)})
             for part, names in ((words, WORD_SCORES), (pairs, PAIR_SCORES))
         )
         return {
             "words": len(words.values),
             "pairs": len(pairs.values),
             "area": words.bootstrap.mean(np.concatenate([values["areas"] for _, values in arrays])).as_dict(),
-            "methods": {method: {**by_word[method], **by_pair[method]} for method in MAPS},
+            "methods": {method: {**by_word[method], **by_pair[method]} for method in maps},
             "checks": _checks(words, pairs),
         }
 
@@ -139,10 +142,15 @@ class _Scores:
     bootstrap: Bootstrap
 
 
-def _joined(arrays: Sequence[tuple[str, Arrays]], key: str) -> _Scores:
+def compared_maps(context: AuditContext) -> tuple[str, ...]:
+    """The maps that are compared."""
+    return (*MAPS, OCCLUSION) if context.occlusion else MAPS
+
+
+def _joined(arrays: Sequence[tuple[str, Arrays]], key: str, maps: int) -> _Scores:
     names = [name for name, values in arrays for _ in values[key]]
     count = len(WORD_SCORES if key == "words" else PAIR_SCORES)
-    empty = np.zeros((0, len(MAPS), count))
+    empty = np.zeros((0, maps, count))
     return _Scores(np.concatenate([empty, *(values[key] for _, values in arrays)]), Bootstrap(names))
 
 
@@ -178,7 +186,7 @@ class _Comparison:
                 yield self._scores(batch.select([row]), image, caption, boxes)
             else:
                 counts = {"words": len(WORD_SCORES), "pairs": len(PAIR_SCORES)}
-                empty = {key: np.zeros((0, len(MAPS), count)) for key, count in counts.items()}
+                empty = {key: np.zeros((0, len(compared_maps(self.context)), count)) for key, count in counts.items()}
                 yield {**empty, "areas": np.zeros(0)}
 
     def _scores(
@@ -194,7 +202,7 @@ class _Comparison:
         before, words, compared = caption.probability[caption.objects], [], []
         sums = patch_sums(maps)  # (J, M, P)
         for j, mask in masks.items():
-            other = np.full(len(MAPS), np.nan)
+            other = np.full(maps.shape[1], np.nan)
             if of_function_word is not None:
                 other = shares(of_function_word, mask).positive
             words.append([inside[j, j], highest[j, j], inside[j, j] - other, before[j] - p[j, j]])
@@ -205,7 +213,7 @@ class _Comparison:
             compared.append([margin, highest[j, j] - highest[o, j], order, p[o, j] - p[j, j], *two])
         return {
             "words": np.array(words).swapaxes(1, 2),
-            "pairs": np.array(compared).reshape(-1, len(PAIR_SCORES), len(MAPS)).swapaxes(1, 2),
+            "pairs": np.array(compared).reshape(-1, len(PAIR_SCORES), maps.shape[1]).swapaxes(1, 2),
             "areas": np.array([mask.mean() for mask in masks.values()]),
         }
 
@@ -216,14 +224,25 @@ class _Comparison:
         context, words = self.context, caption.words.tolist()
         positions = [position for position, word in enumerate(words) if word in STOP_WORDS]
         drawn = [positions[random_for(image.name).integers(len(positions))]] if positions else []
-        of_lrp = self._lrp_maps(batch, words)  # (T, 5, S, S)
+        compared = [*caption.objects.tolist(), *drawn]
+        others = self._other_maps(batch, words, compared)  # (J or J + 1, kinds, S, S)
         objects = np.stack([caption.maps[method] for method in METHODS], axis=1)
-        objects = np.concatenate([objects, of_lrp[caption.objects]], axis=1)
+        objects = np.concatenate([objects, others[: len(caption.objects)]], axis=1)
         if not drawn:
             return objects, None
         attributions = explain_words(context, batch, [words], [drawn])
         of_methods = [input_maps(attributions, method, context.input_size)[0, 0] for method in METHODS]
-        return objects, np.concatenate([np.stack(of_methods), of_lrp[drawn[0]]])
+        return objects, np.concatenate([np.stack(of_methods), others[-1]])
+
+    def _other_maps(self, batch: ImageBatch, words: list[str], positions: Sequence[int]) -> np.ndarray:
+        """The maps of the words at these positions by what is not among `METHODS`: (J, kinds, S, S)."""
+        maps = self._lrp_maps(batch, words)[list(positions)]
+        if not self.context.occlusion:
+            return maps
+        order = sorted(set(positions))
+        attributions = explain_words(self.context, batch, [words], [order], (OCCLUSION,))
+        occlusion = input_maps(attributions, OCCLUSION, self.context.input_size)[:, 0]
+        return np.concatenate([maps, occlusion[[order.index(position) for position in positions]][:, None]], axis=1)
 
     def _lrp_maps(self, batch: ImageBatch, words: list[str]) -> np.ndarray:
         """All maps of LRP, of every word of a caption: (T, kinds, S, S)."""
@@ -247,7 +266,7 @@ class _Comparison:
         words: Sequence[int],
     ) -> dict[tuple[int, int], np.ndarray]:
         """By the word i whose maps are masked and the word j whose probability is measured, p of each map, (M,)."""
-        context, S, M = self.context, self.context.input_size, len(MAPS)
+        context, S, M = self.context, self.context.input_size, maps.shape[1]
         flat = maps[list(words)].reshape(-1, S * S)
         selected = select_highest(flat, round(MASKED * S * S), random_for(image.name).random(S * S))
         masks = torch.from_numpy(selected).view(-1, S, S)

@@ -87,6 +87,10 @@ def audit(
     composite: Annotated[str, typer.Option(metavar="NAME", help="LRP rules, as for saywhy explain.")] = "by-stride",
     score: Score = None,
     map: Map = None,
+    occlusion: Annotated[
+        bool,
+        typer.Option("--occlusion", metavar=FLAG, help="Audit specificity: measure occlusion too, which is slow."),
+    ] = False,
     reader: Reader = None,
     image_folder: ImageFolder = None,
     regions: Regions = None,
@@ -181,10 +185,12 @@ def audit(
     import_plugins(plugins)
     names = _select(name, fit, fit_risk, save_risk)
     _check_familiarity(name, names, unfamiliar, fit_familiarity, save_familiarity)
+    if occlusion and "specificity" not in names:
+        raise UserError(f"--occlusion belongs to the audit specificity, not to {name}")
     failures = Failures()
     options = Options(
         model, data, reader, image_folder, split, limit, boxes, object_words,
-        (composite, score, map), regions, style, fit,
+        (composite, score, map), occlusion, regions, style, fit,
         fit_risk or (), fit_images, batch_size, workers, device, unfamiliar,
     )  # fmt: skip
     if save_risk:
@@ -223,6 +229,7 @@ class Options:
     boxes: Path | None
     object_words: Path | None
     composite: tuple[str, str | None, str | None]
+    occlusion: bool
     regions: Path | None
     style: str | None
     fit: str | None
@@ -316,6 +323,7 @@ def _context(names: Sequence[str], options: Options, cache: Path, failures: Fail
         phrases=phrases,
         regions=model.region_source(options.regions, data.root),
         composite=rules,
+        occlusion=options.occlusion,
         batch_size=options.batch_size,
         workers=options.workers,
         on_unreadable=failures,
