@@ -159,7 +159,10 @@ def explain(
         risks = risk(captioner, attributions, targets)
     explanations = []
     for row, (caption, word_risks, fields) in enumerate(zip(captions, risks, details, strict=True)):
-        words = [word_explanation(k, row, caption, targets, attributions, request, value) for k, value in enumerate(word_risks)]
+        words = [
+            word_explanation(k, row, caption, targets, attributions, request, value)
+            for k, value in enumerate(word_risks)
+        ]
         explanations.append(image_explanation(row, caption, words, attributions, request, {"style": style, **fields}))
     return explanations
 

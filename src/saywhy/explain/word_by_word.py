@@ -138,7 +138,7 @@ class WordByWord:
         probabilities = log_p.gather(-1, target.words.cpu().unsqueeze(-1)).squeeze(-1).exp()
         parts = (relevance.pixels, relevance.features, forward.features)
         maps = {"lrp": lrp_map(self.request.composite.map, *parts), "attention": alpha.transpose(0, 1)}
-        weights = {method: relevance.tokens for method in ("lrp", APART)}
+        weights = dict.fromkeys(("lrp", APART), relevance.tokens)
         scores, logits = forward.scores[:, [k]].cpu(), target.scores(forward.logits).cpu()
         return Attributions(
             scores, logits, probabilities, log_p, alpha, beta, forward.features, maps, weights, relevance
@@ -159,4 +159,3 @@ class WordByWord:
 
 def _of(relevance: Relevance) -> tuple[Tensor | None, Tensor]:
     return relevance.pixels, relevance.features
-

@@ -29,7 +29,7 @@ from saywhy.provenance import saywhy_version
 from saywhy.viz.explanation_page import explanation_page
 from saywhy.web.answers import Event, begin_event, caption_event, doubts_event, explanation_answer, png
 from saywhy.web.captioning import Doubts
-from saywhy.web.explaining import Explaining, Task
+from saywhy.web.explaining import DOUBTS, Explaining, Task
 from saywhy.web.failures import ClientGone, status_and_message
 from saywhy.web.forms import DecodingForm, PictureForm, TargetForm
 from saywhy.web.pictures import Picture
@@ -166,7 +166,9 @@ async def explain(
     job = await _explaining(asked, target)
     tasks = [*_words(job, target), *method_tasks(job, target.methods)]
     if asked.streams:
-        return _stream(_explain_events(asked, job, tasks, risk, urgent))
+        if risk:
+            tasks.insert(1, DOUBTS)  # after the first word: then a tapped word comes soon
+        return _stream(_explain_events(asked, job, tasks, urgent))
     await asked.explained(job, [*job.words, *tasks], urgent)
     explanation = await asked.service.in_pool(job.explanation)
     alternatives = [job.steps.alternatives(k) for k in range(len(job.steps))]
@@ -176,12 +178,8 @@ async def explain(
     return JSONResponse({"image_id": asked.picture.key[0], **answer})
 
 
-async def _explain_events(
-    asked: Asked, job: Explaining, tasks: Sequence[Task], risk: bool, urgent: bool
-) -> AsyncIterator[Event]:
+async def _explain_events(asked: Asked, job: Explaining, tasks: Sequence[Task], urgent: bool) -> AsyncIterator[Event]:
     yield begin_event(asked.picture, asked.model.name, job.caption)
-    if risk:
-        yield doubts_event(await asked.doubts(job.caption))
     async with aclosing(asked.service.events(job, tasks, urgent)) as events:
         async for event in events:
             yield event
@@ -268,7 +266,7 @@ async def _explaining(asked: Asked, target: TargetForm) -> Explaining:
 
 def _words(job: Explaining, target: TargetForm) -> list[Task]:
     """The tasks of the words that were asked for."""
-    if target.position is None or len(job.steps) == 1:
+    if target.position is None or target.word is not None or target.contrast is not None:
         return job.words
     if target.position > len(job.words):
         raise UserError(f"no word {target.position} in {' '.join(job.caption)!r}: it has {len(job.words)} words")
@@ -317,5 +315,7 @@ async def _lines(events: AsyncIterator[Event]) -> AsyncIterator[str]:
 
 
 def _attachment(explanation: Explanation, suffix: str) -> dict[str, str]:
-    stem = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in PurePath(explanation.source).stem)
+    stem = "".join(
+        letter if letter.isascii() and letter.isalnum() else "-" for letter in PurePath(explanation.source).stem
+    )
     return {"content-disposition": f'attachment; filename="{stem.strip("-") or "image"}-why.{suffix}"'}

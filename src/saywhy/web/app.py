@@ -19,8 +19,8 @@ from saywhy.web.guard import Guard
 from saywhy.web.limits import Limits
 from saywhy.web.service import Service
 
-DESCRIPTION = """Caption images, and explain every word. Send an image as the multipart field `image`, or the `image_id` of an
-earlier answer. An error is one line: `{"error": "..."}`."""
+DESCRIPTION = """Caption images, and explain every word. Send an image as the multipart field `image`, or the `image_id`
+of an earlier answer. An error is one line: `{"error": "..."}`."""
 
 
 def create_app(
@@ -44,7 +44,12 @@ def create_app(
         service.close()
 
     app = FastAPI(
-        title="saywhy", version=saywhy_version(), description=DESCRIPTION, docs_url=None, redoc_url=None, lifespan=lifespan
+        title="saywhy",
+        version=saywhy_version(),
+        description=DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
     )
     app.state.service = service
     app.include_router(api.router)
@@ -61,7 +66,9 @@ def _check(models: Sequence[Model]) -> None:
         if names.count(model.name) > 1:
             raise UserError(f"two models are called {model.name!r}: serve models with different names")
         if model.regions is not None:
-            raise UserError(f"model {model.name} attends to regions, which an uploaded image does not have; serve another")
+            raise UserError(
+                f"model {model.name} attends to regions, which an uploaded image does not have; serve another"
+            )
 
 
 async def _failed(_: Request, error: Exception) -> Response:

@@ -102,7 +102,9 @@ class CaptionJob(Job):
             hypotheses = decode(
                 model.captioner, features, settings, indices, start, watch=watch if is_watched else None
             )
-        details = [_details(model, picture, settings) | scores for picture, (_, scores) in zip(pictures, encoded, strict=True)]
+        details = [
+            _details(model, picture, settings) | scores for picture, (_, scores) in zip(pictures, encoded, strict=True)
+        ]
         rows = enumerate(zip(hypotheses, details, strict=True))
         return [Caption.of(hypothesis, vocabulary, features, row, **fields) for row, (hypothesis, fields) in rows]
 
@@ -127,6 +129,17 @@ class Doubts:
     familiarity: dict[str, Any]
 
 
+def doubts_of(
+    model: Model, encoded: EncodedPictures, picture: Picture, words: Sequence[str], settings: Decoding
+) -> Doubts:
+    """The doubts about a caption of a picture."""
+    ((features, scores),) = encoded(model, [picture])
+    if model.risk_error is not None:
+        return Doubts(None, scores)
+    (row,) = model.risks(features, [words], [scores.get("familiarity")], settings)
+    return Doubts(tuple(row), scores)
+
+
 class DoubtsJob(Job):
     """The risks of a caption's words.
 
@@ -149,13 +162,9 @@ class DoubtsJob(Job):
 
     def work(self, batch: Sequence[DoubtsJob]) -> None:
         """Estimate the risks."""
-        ((features, scores),) = self.encoded(self.model, [self.picture])
-        risks = None
-        if self.model.risk_error is None:
-            (row,) = self.model.risks(features, [self.words], [scores.get("familiarity")], self.settings)
-            risks = tuple(row)
+        doubts = doubts_of(self.model, self.encoded, self.picture, self.words, self.settings)
         if self.future.set_running_or_notify_cancel():
-            self.future.set_result(Doubts(risks, scores))
+            self.future.set_result(doubts)
 
     def fail(self, error: Exception) -> None:
         """Pass the error to whoever waits."""

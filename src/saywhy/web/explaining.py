@@ -17,16 +17,18 @@ from saywhy.decoding.config import Decoding
 from saywhy.explain.explanation import Explanation
 from saywhy.explain.methods import GRADIENT_METHODS
 from saywhy.explain.request import ExplanationRequest
-from saywhy.explain.word_by_word import APART, WORD_METHODS, WordByWord
+from saywhy.explain.word_by_word import APART, WordByWord
 from saywhy.inference.model import Model
-from saywhy.web.answers import Event, maps_event, word_event
+from saywhy.web.answers import Event, doubts_event, maps_event, word_event
+from saywhy.web.captioning import EncodedPictures, doubts_of
 from saywhy.web.pictures import Picture
 from saywhy.web.worker import DETAIL, TAPPED, Job
 
-PAGE_METHODS = (*WORD_METHODS, APART, *GRADIENT_METHODS)
+PAGE_METHODS = ("lrp", APART, "attention", *GRADIENT_METHODS)
 """The methods of the server. Occlusion takes half a minute, and is left to `saywhy explain`."""
 Task = tuple[str, Any]
-"""What to compute: ("word", k) or ("maps", method)."""
+"""What to compute: ("word", k), ("maps", method) or `DOUBTS`."""
+DOUBTS: Task = ("doubts", None)
 
 
 @dataclass(eq=False)
@@ -69,13 +71,20 @@ class Explaining(Job):
     """The explanation of one caption of one picture."""
 
     def __init__(
-        self, model: Model, picture: Picture, caption: Sequence[str], request: ExplanationRequest, settings: Decoding
+        self,
+        model: Model,
+        picture: Picture,
+        caption: Sequence[str],
+        request: ExplanationRequest,
+        settings: Decoding,
+        encoded: EncodedPictures,
     ) -> None:
         details = {
             **{"source": picture.name, "model": model.name, "input_size": model.preprocessing.size},
             **{"image": picture.image, "size": picture.size, "crop": picture.crop},
         }
         self.model, self.settings, self.picture, self.caption = model, settings, picture, tuple(caption)
+        self.encoded = encoded
         pixels = picture.pixels[None].to(model.captioner.device)
         arguments = (model.captioner, model.vocabulary, pixels, caption, request, details, settings.style)
         self.steps = WordByWord(*arguments)
@@ -109,7 +118,7 @@ class Explaining(Job):
 
     def work(self, batch: Sequence[Explaining]) -> None:
         """Compute what is needed next."""
-        waiting = sorted(tuple(self._listeners), key=lambda one: not one.urgent)
+        waiting = sorted(self._listeners, key=lambda one: not one.urgent)
         tasks = [task for listener in waiting for task in listener.missing]
         if not tasks:
             return
@@ -141,6 +150,8 @@ class Explaining(Job):
 
     def _compute(self, task: Task) -> Event:
         kind, value = task
+        if task == DOUBTS:
+            return doubts_event(doubts_of(self.model, self.encoded, self.picture, self.caption, self.settings))
         if kind == "word":
             return word_event(value, self.steps.explain(value), self.steps.alternatives(value))
         if value in GRADIENT_METHODS:

@@ -59,7 +59,7 @@ class Guard:
             await self.app(scope, receive, send)
             return
         body = _Body(receive, self.limits.upload_bytes)
-        sender = _with_headers(send)
+        sender = _with_headers(send, body)
         if refusal := self._refusal(scope, body):
             await body.discard()
             await _answer(sender, *refusal)
@@ -69,10 +69,12 @@ class Guard:
         try:
             await self.app(scope, body.receive, sender)
         except BodyTooLarge:
-            await body.discard()
-            await _answer(sender, 413, _too_large(self.limits))
+            pass
         finally:
             self.in_flight -= counted
+        if body.is_refused:
+            await body.discard()
+            await _answer(_with_headers(send), 413, _too_large(self.limits))
 
     def _refusal(self, scope: MutableMapping[str, Any], body: _Body) -> tuple[int, str] | None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
@@ -104,12 +106,13 @@ class _Body:
     """The body of a request, read up to a limit."""
 
     def __init__(self, receive: Receive, limit: int) -> None:
-        self._receive, self.limit, self.read, self.complete = receive, limit, 0, False
+        self._receive, self.limit, self.read, self.complete, self.is_refused = receive, limit, 0, False, False
 
     async def receive(self) -> Message:
         message = await self._receive()
         self._count(message)
         if self.read > self.limit:
+            self.is_refused = True
             raise BodyTooLarge
         return message
 
@@ -140,8 +143,12 @@ def _too_large(limits: Limits) -> str:
     return f"the upload is too large: the limit is {limits.upload_bytes // 1_000_000} MB; make the image smaller first"
 
 
-def _with_headers(send: Send) -> Send:
+def _with_headers(send: Send, body: _Body | None = None) -> Send:
+    """Add the headers to an answer; the application's own answer to a refused body is dropped."""
+
     async def sender(message: Message) -> None:
+        if body is not None and body.is_refused:
+            return
         if message["type"] == "http.response.start":
             names = {name.lower() for name, _ in message["headers"]}
             added = [(name.encode(), value.encode()) for name, value in HEADERS.items() if name.encode() not in names]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from saywhy.audits.patches import PATCH, patch_masks, patch_sums, select_highest
+from saywhy.audits.patches import patch_masks, patch_sums, select_highest
 from saywhy.data.preprocess import map_on_image
 from saywhy.decoding.config import Decoding
 from saywhy.errors import UserError, did_you_mean
@@ -119,7 +119,7 @@ class Service:
                 methods=("lrp",),
             )
             assert request.caption is not None
-            job = Explaining(model, picture, request.caption, request, settings)
+            job = Explaining(model, picture, request.caption, request, settings, self.encoded)
             self._explanations.put(key, job)
         return job
 
@@ -150,7 +150,7 @@ class Service:
         selected = select_highest(sums, count, np.zeros_like(sums)) & (sums > 0)
         covered = patch_masks(torch.from_numpy(selected), values.shape[-1]).numpy()  # (S, S)
         width, height = job.picture.size
-        scale = 4 * len(values) // PATCH / max(width, height)
+        scale = len(values) / max(width, height)
         size = max(1, round(width * scale)), max(1, round(height * scale))
         ratio = size[0] / width, size[1] / height
         left, top, right, bottom = job.picture.crop

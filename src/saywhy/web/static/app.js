@@ -6,10 +6,11 @@ import { Eraser } from "./eraser.js";
 import { Panel } from "./panel.js";
 import { Reading } from "./reading.js";
 import { Settings } from "./settings.js";
-import { $, changedWords, create, percent, sentence } from "./text.js";
+import { $, changedWords, create, percent, probability, sentence } from "./text.js";
 import { Upload } from "./upload.js";
 import { Viewer } from "./viewer.js";
 
+const HINT = "Tap a word to see why it was said. The bar under it: how much of its evidence is from the picture.";
 const MANY = 16; // times the first number of patches: more is not removed
 
 class App {
@@ -127,7 +128,7 @@ class App {
     this.viewer.showNothing();
     $("panel").hidden = true;
     $("unfamiliar").hidden = true;
-    $("earlier-note").textContent = "";
+    $("note").textContent = "";
     this.rows = readings.map((reading) => new CaptionRow(reading, this.page, (from, k) => this.choose(from, k)));
     $("captions").replaceChildren(...this.rows.map((row) => row.element));
     $("captions").classList.toggle("several", readings.length > 1);
@@ -158,6 +159,7 @@ class App {
     if (row === this.rows[0]) $("picture").alt = words;
     if (this.rows.length > 1) this.onSecondCaption();
     $("unfamiliar").hidden = !this.rows.some(({ reading }) => reading.familiar === false);
+    if (!this.chosen) $("note").textContent = HINT;
     document.body.dataset.state = "captioned";
   }
 
@@ -241,7 +243,7 @@ class App {
 
   showEarlierNote(word) {
     const weights = word.earlier_words[this.viewer.method.id];
-    $("earlier-note").textContent =
+    $("note").textContent =
       word.position === 0 ? "This is the first word: there are no earlier words."
       : weights ? `Earlier words: red supports “${word.word}”, blue is evidence against it.`
       : `${this.viewer.method.name} explains the picture only: it gives no weights to earlier words.`;
@@ -288,7 +290,7 @@ class App {
     this.viewer.showBusy("Removing …");
     const found = await this.attempt(() => reading.patches(k, this.removed));
     if (!found) return;
-    this.removedText = `${found.patches} of ${found.of.toLocaleString("en")} patches were erased. `;
+    this.removedText = `${found.patches} of ${found.of.toLocaleString("en")} patches were erased.`;
     await this.eraser.add(found.mask);
   }
 
@@ -319,10 +321,21 @@ class App {
     if (!after.reading.fields.erase || !after.reading.finished) return;
     for (const row of this.rows) row.showWords(this.changesOf(row));
     if (this.chosen) this.chosen.row.showChosen(this.chosen.k, this.chosen.row.reading.explained[this.chosen.k]?.earlier_words.lrp);
-    const count = this.changesOf(after).size + this.changesOf(before).size;
-    const text = `${this.removedText || ""}${count ? "The caption changed: the marked words." : "The caption is the same: the model still has evidence for it. Remove more, or brush."}`;
-    $("erase-result").textContent = text;
+    const isSame = !this.changesOf(after).size && !this.changesOf(before).size;
+    const changes = isSame ? "The caption is the same." : "The caption changed: see the marked words.";
+    $("erase-result").textContent = [this.removedText, changes].filter(Boolean).join(" ");
     this.removedText = "";
+    this.attempt(() => this.compareProbability(before.reading, after.reading));
+  }
+
+  /* How probable the chosen word is in the erased picture, after the same words. */
+  async compareProbability(before, after) {
+    if (!this.chosen || this.chosen.row.reading !== before) return;
+    const { k } = this.chosen, word = before.explained[k];
+    if (!word) return;
+    const p = await after.probabilityOf(before.words, k);
+    if (this.rows[1]?.reading !== after || p === undefined) return;
+    $("erase-result").append(` After the same words, the probability of “${word.word}” was ${probability(word.probability)} and is ${probability(p)}.`);
   }
 
   /* Downloads */

@@ -135,6 +135,16 @@ export class Reading {
     return this.contrasts.get(key);
   }
 
+  /* The probability of word k of a caption, given this reading's picture. */
+  async probabilityOf(words, k) {
+    const fields = { ...this.shared, caption: words.join(" "), position: k + 1, urgent: true };
+    let found;
+    await postStream("/api/explain", this.picture, fields, (event) => {
+      if (event.event === "word") found = event.probability;
+    }, this.controller.signal);
+    return found;
+  }
+
   patches(k, count) {
     return postJson("/api/patches", this.picture, { ...this.target, position: k + 1, patches: count }, this.controller.signal);
   }
