@@ -53,7 +53,8 @@ def test_settings_change_the_caption_as_they_do_for_the_model(client, models):
         ({"sample": True, "temperature": 3}, {"method": "sample", "temperature": 3.0}),
     ]:
         assert (
-            post(client, "/api/caption", number=1, **fields).json()["caption"] == models[0].caption(image, **options).text
+            post(client, "/api/caption", number=1, **fields).json()["caption"]
+            == models[0].caption(image, **options).text
         )
 
 
