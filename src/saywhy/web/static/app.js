@@ -10,7 +10,7 @@ import { $, changedWords, create, percent, probability, sentence } from "./text.
 import { Upload } from "./upload.js";
 import { Viewer } from "./viewer.js";
 
-const HINT = "Tap a word to see why it was said. The bar under it: how much of its evidence is from the picture.";
+const HINT = "Tap a word to see why it was said. The bar: how much of its evidence is from the picture. Risk: how likely it is made up.";
 const MANY = 16; // times the first number of patches: more is not removed
 
 class App {
@@ -235,6 +235,8 @@ class App {
   showContrast(word, reading, k, label) {
     const { map } = this.contrast;
     this.panel.show(this.contrast, [], null, label);
+    this.chosen.row.showChosen(k, this.contrast.earlier_words.lrp);
+    $("note").textContent = k ? `Earlier words: red speaks for “${word.word}”, blue for “${this.contrast.contrast}”.` : "";
     this.viewer.showBusy(null);
     this.viewer.showMap(map, map.maximum, `${word.word}, not ${this.contrast.contrast}`);
     $("strength").textContent = `Red: why “${word.word}”. Blue: why “${this.contrast.contrast}”.`;
@@ -304,6 +306,7 @@ class App {
     $("captions").replaceChildren(before.element, row.element);
     $("captions").classList.add("several");
     $("restore").hidden = false;
+    $("captions").scrollIntoView({ block: "nearest" });
     if (this.chosen && this.chosen.row !== before) this.choose(before.reading, 0);
     this.viewer.showBusy("Captioning again …");
     return this.attempt(() => after.begin());

@@ -71,7 +71,8 @@ export class Panel {
 
   showShare(word) {
     const share = word.image_share;
-    const text = share < 0 ? ": the picture is evidence against this word."
+    const text = word.contrast ? (share < 0 ? `: the picture speaks for “${word.contrast}”.` : " of the difference is from the picture.")
+      : share < 0 ? ": the picture is evidence against this word."
       : share < LITTLE ? " of its evidence is from the picture: read little into its map."
       : " of its evidence is from the picture.";
     $("share").replaceChildren(create("b", "", percent(share)), text);
