@@ -7,8 +7,9 @@ DIR has a few hundred photographs, more than the server keeps features of. Three
 - 16 clients send photographs for a minute, each the next one as soon as it has its caption: errors, latency, memory.
 - The same clients and the batch command take turns on the same photographs, so that both see the same machine: captions
   per second of each, and their ratio. The batch command is `saywhy caption` without its start: the model is loaded.
-- One visitor, no other client: time from an upload to the caption, from a tap on a word to its map while the maps of all
-  words are being computed, and to the maps of all words.
+- One visitor, no other client: time from an upload to the caption; from a tap on a word to its map, while the maps of
+  all words are being computed; and to the maps of all words. Beside each, the processor time of the server, which is
+  the time on an idle core: the machine may be busy with other programs.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class Load:
 
     @property
     def answered(self) -> int:
+        """The number of answers."""
         return len(self.seconds)
 
 
@@ -68,10 +70,18 @@ class Server:
 
     @property
     def megabytes(self) -> float:
+        """In memory now."""
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
+    @property
+    def cpu_seconds(self) -> float:
+        """Processor time since its start."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
     def connect(self) -> http.client.HTTPConnection:
+        """A connection that is kept open."""
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
 
 
@@ -157,12 +167,13 @@ def beside_batch(
 def visit(server: Server, image: bytes) -> dict[str, float]:
     """How long one visitor waits."""
     connection, accept = server.connect(), {"Accept": "application/x-ndjson"}
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), [server.cpu_seconds]
     body, headers = form(image)
     connection.request("POST", "/api/caption", body, headers | accept)
     events = [json.loads(line) for line in connection.getresponse()]
     caption = next(event for event in events if event["event"] == "caption")
     captioned = time.perf_counter()
+    cpu.append(server.cpu_seconds)
     words = " ".join(word["word"] for word in caption["words"])
     ended: dict[str, float] = {}
 
@@ -181,8 +192,17 @@ def visit(server: Server, image: bytes) -> dict[str, float]:
     connection.request("POST", "/api/explain", body, headers | accept)
     assert any(json.loads(line)["event"] == "word" for line in connection.getresponse())
     shown = time.perf_counter()
+    cpu.append(server.cpu_seconds)
     everything.join()
-    return {"caption_s": captioned - began, "tapped_word_s": shown - tapped, "all_maps_s": ended["all"] - captioned}
+    cpu.append(server.cpu_seconds)
+    return {
+        "caption_s": captioned - began,
+        "tapped_word_s": shown - tapped,
+        "all_maps_s": ended["all"] - captioned,
+        "caption_cpu_s": cpu[1] - cpu[0],
+        "until_tapped_word_cpu_s": cpu[2] - cpu[1],
+        "all_maps_cpu_s": cpu[3] - cpu[1],
+    }
 
 
 def summary(visits: list[dict[str, float]]) -> dict[str, dict[str, float]]:

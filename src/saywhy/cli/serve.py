@@ -71,7 +71,7 @@ def serve(
     from saywhy.web.app import create_app
 
     socket = _listen(host, port)
-    models = [load(name, device) for name in model or [None]]
+    models = [load(name, device) for name in model or ()] or [load(None, device)]
     names = [*(allow_host or ()), *([] if host in LOCAL else [host])]
     app = create_app(models, hosts=names, threads=threads)
     address = f"http://{_shown(host)}:{socket.getsockname()[1]}/"

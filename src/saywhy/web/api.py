@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import PurePath
@@ -134,7 +134,7 @@ async def caption(
     return JSONResponse(answer)
 
 
-async def _caption_events(asked: Asked, risk: bool) -> AsyncIterator[Event]:
+async def _caption_events(asked: Asked, risk: bool) -> AsyncGenerator[Event, None]:
     """The best unfinished caption after each word, the caption, and its risks."""
     queue: asyncio.Queue[list[str] | None] = asyncio.Queue()
     put = call_soon(queue.put_nowait)
@@ -178,7 +178,9 @@ async def explain(
     return JSONResponse({"image_id": asked.picture.key[0], **answer})
 
 
-async def _explain_events(asked: Asked, job: Explaining, tasks: Sequence[Task], urgent: bool) -> AsyncIterator[Event]:
+async def _explain_events(
+    asked: Asked, job: Explaining, tasks: Sequence[Task], urgent: bool
+) -> AsyncGenerator[Event, None]:
     yield begin_event(asked.picture, asked.model.name, job.caption)
     async with aclosing(asked.service.events(job, tasks, urgent)) as events:
         async for event in events:
@@ -259,9 +261,10 @@ def model_answer(model: Model, widest_beam: int) -> dict[str, Any]:
 
 async def _explaining(asked: Asked, target: TargetForm) -> Explaining:
     words = await asked.caption_words(target.caption)
-    alone = target.word is not None or target.contrast is not None
-    only = {"position": target.position, "word": target.word, "contrast": target.contrast} if alone else {}
-    return asked.service.explaining(asked.model, asked.picture, Target(words, **only), asked.settings)
+    wanted = Target(words)
+    if target.word is not None or target.contrast is not None:
+        wanted = Target(words, target.position, target.word, target.contrast)
+    return asked.service.explaining(asked.model, asked.picture, wanted, asked.settings)
 
 
 def _words(job: Explaining, target: TargetForm) -> list[Task]:
@@ -292,17 +295,17 @@ def with_doubts(explanation: Explanation, doubts: Doubts) -> Explanation:
     return replace(explanation, words=words, **doubts.familiarity)
 
 
-async def _exhaust(events: AsyncIterator[Event]) -> None:
+async def _exhaust(events: AsyncGenerator[Event, None]) -> None:
     async for _ in events:
         pass
 
 
-def _stream(events: AsyncIterator[Event]) -> Response:
+def _stream(events: AsyncGenerator[Event, None]) -> Response:
     """Events as lines; an error after the first line is a line too."""
     return StreamingResponse(_lines(events), media_type=NDJSON, headers={"cache-control": "no-store"})
 
 
-async def _lines(events: AsyncIterator[Event]) -> AsyncIterator[str]:
+async def _lines(events: AsyncGenerator[Event, None]) -> AsyncGenerator[str, None]:
     try:
         async for event in events:
             yield f"{json.dumps(event, ensure_ascii=False)}\n"
@@ -311,7 +314,7 @@ async def _lines(events: AsyncIterator[Event]) -> AsyncIterator[str]:
         status, text = status_and_message(error)
         yield f"{json.dumps({'event': 'error', 'error': text, 'status': status}, ensure_ascii=False)}\n"
     finally:
-        await events.aclose()  # type: ignore[attr-defined]
+        await events.aclose()
 
 
 def _attachment(explanation: Explanation, suffix: str) -> dict[str, str]:

@@ -34,9 +34,9 @@ class EncodedPictures:
         found = {picture.key: self._kept.get((model.name, picture.key)) for picture in pictures}
         missing = [picture for picture in {p.key: p for p in pictures}.values() if found[picture.key] is None]
         if missing:
-            for picture, encoded in zip(missing, _encode(model, missing), strict=True):
-                self._kept.put((model.name, picture.key), encoded)
-                found[picture.key] = encoded
+            for picture, new in zip(missing, _encode(model, missing), strict=True):
+                self._kept.put((model.name, picture.key), new)
+                found[picture.key] = new
         return [encoded for picture in pictures if (encoded := found[picture.key]) is not None]
 
 

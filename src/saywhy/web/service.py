@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -123,7 +123,7 @@ class Service:
             self._explanations.put(key, job)
         return job
 
-    async def events(self, job: Explaining, tasks: Sequence[Task], urgent: bool = False) -> AsyncIterator[Event]:
+    async def events(self, job: Explaining, tasks: Sequence[Task], urgent: bool = False) -> AsyncGenerator[Event, None]:
         """The events of these tasks, as they become known; whoever stops to iterate stops to wait."""
         queue: asyncio.Queue[Event | Exception | None] = asyncio.Queue()
         listener = Listener(tasks, call_soon(queue.put_nowait), urgent)
