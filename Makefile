@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 IMAGES := examples/images
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 
-.PHONY: demo test slow pictures results clean
+.PHONY: demo test slow pictures screenshots results clean
 
 # Caption the example images with the shipped model, explain the captions, and one of them by all methods.
 # One thread, because two are several times slower while other programs use the processor.
@@ -31,6 +31,10 @@ pictures: $(VENV)/ready
 	$(BIN)/saywhy caption $(IMAGES) --risk --sheet docs/demo.jpg
 	$(BIN)/saywhy explain $(IMAGES)/astronaut.jpg --method lrp --out demo/why
 	cp demo/why/words.png docs/why.png
+
+# The pictures of docs/web.md, taken by the tests of the page; they need Chromium.
+screenshots: $(VENV)/ready
+	SAYWHY_SCREENSHOTS=docs OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 0 -m slow tests/web/test_browser.py
 
 # Write docs/results.md from results/*.json.
 results: $(VENV)/ready

@@ -17,6 +17,10 @@ class UnreadableImage(UserError):
     """An image that cannot be read. Commands over many images report it and continue without it."""
 
 
+class ImageTooLarge(UnreadableImage):
+    """An image with more bytes or pixels than are read."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of an "unknown name" message: the most similar known name, then all of them.
 

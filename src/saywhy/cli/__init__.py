@@ -25,6 +25,7 @@ from saywhy.cli import (
     explain,
     models,
     results,
+    serve,
     sweep,
     train,
     train_judge,
@@ -53,6 +54,7 @@ app = typer.Typer(
 )
 app.command("caption", epilog=caption.EPILOG)(caption.caption)
 app.command("explain", epilog=explain.EPILOG)(explain.explain)
+app.command("serve", epilog=serve.EPILOG)(serve.serve)
 app.command("evaluate", epilog=evaluate.EPILOG)(evaluate.evaluate)
 app.command("compare", epilog=compare.EPILOG)(compare.compare)
 app.command("audit", epilog=audit.EPILOG)(audit.audit)

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from saywhy.errors import UnreadableImage, UserError
+from saywhy.errors import ImageTooLarge, UnreadableImage, UserError
 
 MIN_SIDE = 8
 """Least number of pixels of an image's shorter side."""
@@ -89,14 +89,17 @@ def to_image(source: Any, min_side: int | None = None) -> Image.Image:
     if isinstance(source, bytes | bytearray | memoryview):
         return _read(io.BytesIO(source), f"{len(source)} bytes", min_side)
     if hasattr(source, "read"):
-        contents = source.read()
-        name = str(getattr(source, "name", "a file object"))
+        contents, name = source.read(), _name(source)
         if not isinstance(contents, bytes):
             raise UserError(f"{name}: opened as text; open an image file in binary mode, open(path, 'rb')")
         return _read(io.BytesIO(contents), name, min_side)
     raise UserError(
         f"not an image: {type(source).__name__}; give a path, bytes, a binary file, a Pillow image, array or tensor"
     )
+
+
+def _name(source: Any) -> str | Path:
+    return source if isinstance(source, str | Path) else str(getattr(source, "name", "a file object"))
 
 
 def _read(file: str | Path | BinaryIO, name: str | Path, min_side: int | None) -> Image.Image:
@@ -156,10 +159,11 @@ def image_header(path: str | Path) -> Header:
         return Header(image.format or "", image.mode, *image.size)
 
 
-def upright_size(path: str | Path) -> tuple[int, int]:
-    """Width and height of an image as `open_image` returns it, read from its header."""
-    _require_regular_file(path)
-    with _opened(path, path) as image:
+def upright_size(source: str | Path | BinaryIO) -> tuple[int, int]:
+    """Width and height of an image as `to_image` returns it, read from the header of a file."""
+    if isinstance(source, str | Path):
+        _require_regular_file(source)
+    with _opened(source, _name(source)) as image:
         try:
             exchanged = image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
         except Exception:  # as in `_upright`
@@ -288,7 +292,7 @@ def _check_size(name: str | Path, image: Image.Image) -> None:
 
 def _too_large(name: str | Path, pixels: int) -> UnreadableImage:
     problem = f"too large to decode safely ({pixels:,} pixels; the limit is {MAX_PIXELS:,})"
-    return _unreadable(name, problem, "make it smaller first")
+    return ImageTooLarge(str(_unreadable(name, problem, "make it smaller first")))
 
 
 def _unreadable(name: str | Path, problem: str, advice: str) -> UnreadableImage:

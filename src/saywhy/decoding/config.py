@@ -26,6 +26,7 @@ from saywhy.errors import UserError, did_you_mean
 from saywhy.registry import Registry
 
 if TYPE_CHECKING:
+    from saywhy.decoding.watching import Watch
     from saywhy.language_models.word_scorer import WordScorer
 
 ATTENTION_MODES = ("expected", "sampled", "argmax")
@@ -250,13 +251,14 @@ def decode(
     indices: Sequence[int] | None = None,
     start: int = START,
     lm: WordScorer | None = None,
+    watch: Watch | None = None,
 ) -> list[Hypothesis]:
     """One caption per image, as token numbers. The captioner should be in evaluation mode.
 
     `indices` are the positions of the B images among all images of the call, 0 … B − 1 if not given. Sampling seeds
     an image's random numbers by its index, so that its caption does not depend on the other images of its batch.
     `start` is the token that captions begin with: `Vocabulary.start` of the style, for a captioner with styles.
-    `lm` is the language model that `decoding.lm` names.
+    `lm` is the language model that `decoding.lm` names. `watch` is told the unfinished captions after each word.
     """
     indices = range(len(features)) if indices is None else indices
     if len(indices) != len(features):
@@ -267,6 +269,10 @@ def decode(
         raise ValueError(f"decoding.lm is {decoding.lm!r}, and the language model {lm}")
     with captioner.using_attention(decoding.attention):
         decoded = _guided(captioner, decoding, lm) if decoding.is_guided else captioner
+        if watch is not None:
+            from saywhy.decoding.watching import WatchedCaptioner  # captioning without a watcher need not load it
+
+            decoded = WatchedCaptioner(decoded, watch)
         return decoding_methods[decoding.method](decoded, features, decoding, indices, start)
 
 

@@ -135,11 +135,8 @@ def attribute(
     if "occlusion" in methods and to_pixels and pixels.ndim == 4:
         maps["occlusion"] = occlusion(captioner, pixels, boxes, targets)
     if set(methods) & set(GRADIENT_METHODS):
-        gradient_pass, mode = run_gradients(captioner, pixels, boxes, targets, words_per_pass, to_pixels)
-        g, g_embedded, _ = gradient_pass.decoder_gradients()
-        is_sum_zero = captioner.propagates_through_attention
-        earlier_words |= _earlier_word_gradients(gradient_pass, g_embedded, methods, is_sum_zero)
-        maps |= _gradient_maps(gradient_pass, mode, g, methods, to_pixels)
+        gradients = gradient_attributions(captioner, pixels, boxes, targets, methods, words_per_pass, to_pixels)
+        maps, earlier_words = maps | gradients[0], earlier_words | gradients[1]
     log_p = log_probabilities(targets.at_positions(forward.logits), captioner.styles)
     p = log_p.gather(-1, targets.words.unsqueeze(-1)).squeeze(-1).exp().cpu()
     beta = None if forward.attention.beta is None else targets.at_positions(forward.attention.beta).cpu()
@@ -148,6 +145,22 @@ def attribute(
     return Attributions(
         scores, logits, p, log_p.cpu(), alpha, beta, forward.features, ordered, earlier_words, relevance
     )
+
+
+def gradient_attributions(
+    captioner: Captioner,
+    pixels: Tensor,
+    boxes: Tensor | None,
+    targets: Targets,
+    methods: Sequence[str],
+    words_per_pass: int,
+    to_pixels: bool = True,
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The maps and the weights of tokens of the gradient methods, as in `Attributions`."""
+    forward, mode = run_gradients(captioner, pixels, boxes, targets, words_per_pass, to_pixels)
+    g, g_embedded, _ = forward.decoder_gradients()
+    earlier_words = _earlier_word_gradients(forward, g_embedded, methods, captioner.propagates_through_attention)
+    return _gradient_maps(forward, mode, g, methods, to_pixels), earlier_words
 
 
 def _are_whole_captions(targets: Targets, whole: Targets) -> bool:

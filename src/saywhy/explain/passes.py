@@ -112,6 +112,11 @@ class Targets:
         positions = torch.arange(words.shape[1], device=words.device).expand_as(words) * (words != PAD)
         return Targets(self.tokens, positions, words, torch.full_like(words, -1))
 
+    def select(self, words: Sequence[int]) -> Targets:
+        """Some of the K words, by their indices, of targets without padding."""
+        positions, ids, contrast = (part[:, list(words)] for part in (self.positions, self.words, self.contrast))
+        return Targets(self.tokens, positions, ids, contrast, [[row[k] for k in words] for row in self.labels])
+
     def at_positions(self, values: Tensor) -> Tensor:
         """The values (B, K, …) at the targets' positions, of values (B, T, …)."""
         rows = torch.arange(len(values), device=values.device).unsqueeze(1)
@@ -158,11 +163,17 @@ class Forward:
             return tuple(torch.stack(gradient) for gradient in zip(*map(backward_of_sum, g), strict=True))
         return torch.func.vmap(backward, chunk_size=self.words_per_pass)(g)
 
-    def decoder_gradients(self, *leaves: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """Gradients of the scores: of features (K, B, L, D), of embeddings, and of further leaves (K, B)."""
+    def decoder_gradients(
+        self, *leaves: Tensor, words: Sequence[int] | None = None
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """Gradients of the scores: of features (K, B, L, D), of embeddings, and of further leaves (K, B).
+
+        With `words`, of these of the K words only.
+        """
         K = self.scores.shape[1]
         one_hot = torch.eye(K, dtype=self.scores.dtype, device=self.scores.device)
-        g = one_hot.unsqueeze(1).expand(K, *self.scores.shape)
+        one_hot = one_hot if words is None else one_hot[list(words)]  # (words, K)
+        g = one_hot.unsqueeze(1).expand(len(one_hot), *self.scores.shape)
         inputs = [self.features.vectors, *self.embedded, *leaves]
         g_vectors, *others = self.gradients(self.scores, inputs, g)
         return g_vectors, others[: len(self.embedded)], others[len(self.embedded) :]
@@ -269,6 +280,42 @@ def run_lrp(
 
     With `check`, relevance that is not conserved raises a `UserError`.
     """
+    lrp = lrp_pass(captioner, pixels, boxes, targets, composite, words_per_pass, to_pixels, check)
+    return lrp.forward, lrp.relevance()
+
+
+@dataclass(frozen=True)
+class LRPPass:
+    """A forward pass under the rules of LRP, from which the relevance of its words is computed at once or in turn."""
+
+    forward: Forward
+    encoder_mode: LRPMode | None  # None where relevance is propagated to features only
+    decoder_mode: LRPMode
+    sink: Tensor
+    check: bool
+
+    def relevance(self, words: Sequence[int] | None = None) -> Relevance:
+        """The relevance of all K targets, or of some of them, by their indices."""
+        relevance = _relevance(self.forward, self.encoder_mode, self.decoder_mode, self.sink, words)
+        if self.check:
+            scores, labels = self.forward.scores.detach().cpu().T, self.forward.targets.labels  # (K, B)
+            if words is not None:
+                scores, labels = scores[list(words)], [[row[k] for k in words] for row in labels]
+            relevance.check_conservation(scores, labels)
+        return relevance
+
+
+def lrp_pass(
+    captioner: Captioner,
+    pixels: Tensor,
+    boxes: Tensor | None,
+    targets: Targets,
+    composite: Composite,
+    words_per_pass: int,
+    to_pixels: bool = True,
+    check: bool = True,
+) -> LRPPass:
+    """The forward pass of `run_lrp`."""
     x = captioner.encoder.normalise(pixels).detach().requires_grad_(to_pixels)
     sink = torch.zeros_like(x, requires_grad=True)
     if x.ndim == 4:
@@ -288,10 +335,8 @@ def run_lrp(
     with torch.enable_grad():
         scores = targets.scores(logits, composite.score, captioner.styles)
     forward = Forward(targets, logits, scores, attention, features, decoder_mode.embedded, x, words_per_pass)
-    relevance = _relevance(forward, encoder_mode if to_pixels else None, decoder_mode, sink)
-    if check and captioner.isolated_head is None:  # relevance of one head alone is not conserved
-        relevance.check_conservation(scores.detach().cpu().T, targets.labels)
-    return forward, relevance
+    check = check and captioner.isolated_head is None  # relevance of one head alone is not conserved
+    return LRPPass(forward, encoder_mode if to_pixels else None, decoder_mode, sink, check)
 
 
 def _detached_features(captioner: Captioner, x: Tensor, boxes: Tensor | None) -> Features:
@@ -305,10 +350,16 @@ def _current_features(features: Features) -> Features:
     return replace(features, vectors=current(features.vectors))
 
 
-def _relevance(forward: Forward, encoder_mode: LRPMode | None, decoder_mode: LRPMode, sink: Tensor) -> Relevance:
+def _relevance(
+    forward: Forward,
+    encoder_mode: LRPMode | None,
+    decoder_mode: LRPMode,
+    sink: Tensor,
+    words: Sequence[int] | None = None,
+) -> Relevance:
     vectors, x = forward.features.vectors, forward.x
     leaves = (decoder_mode.absorbed, decoder_mode.initial_state)
-    g, g_embedded, (absorbed, initial_state) = forward.decoder_gradients(*leaves)
+    g, g_embedded, (absorbed, initial_state) = forward.decoder_gradients(*leaves, words=words)
     features = (g * vectors.detach()).sum(dim=-1)  # (K, B, L)
     pairs = zip(g_embedded, forward.embedded, strict=True)
     tokens = forward.per_token([g_word * E.detach() for g_word, E in pairs])

@@ -159,8 +159,11 @@ def explain(
         risks = risk(captioner, attributions, targets)
     explanations = []
     for row, (caption, word_risks, fields) in enumerate(zip(captions, risks, details, strict=True)):
-        words = [_word(k, row, caption, targets, attributions, request, value) for k, value in enumerate(word_risks)]
-        explanations.append(_explanation(row, caption, words, attributions, request, {"style": style, **fields}))
+        words = [
+            word_explanation(k, row, caption, targets, attributions, request, value)
+            for k, value in enumerate(word_risks)
+        ]
+        explanations.append(image_explanation(row, caption, words, attributions, request, {"style": style, **fields}))
     return explanations
 
 
@@ -181,7 +184,7 @@ def _likeliest_positions(
     return [int(row[: len(caption)].argmax()) for row, caption in zip(log_p, captions, strict=True)]
 
 
-def _explanation(
+def image_explanation(
     row: int,
     caption: Sequence[str],
     words: Sequence[WordExplanation],
@@ -212,7 +215,7 @@ def _explanation(
     )
 
 
-def _word(
+def word_explanation(
     k: int,
     row: int,
     caption: Sequence[str],

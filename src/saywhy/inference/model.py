@@ -355,18 +355,24 @@ class Model:
             details |= {"image": image.image, "crop": image.image_crop}
             details |= {"style": settings.style, "guidance": settings.guidance_settings}
             captions.append(Caption.of(hypothesis, self.vocabulary, features, row, **details, **scores[row]))
-        return captions if estimator is None else self._with_risks(features, captions, settings, estimator)
-
-    def _with_risks(
-        self, features: Features, captions: list[Caption], settings: Decoding, estimator: RiskEstimator
-    ) -> list[Caption]:
-        """The captions with the risk of each object word."""
-        words = [caption.words for caption in captions]
-        targets = Targets.of_captions(words, None, self.vocabulary, self.captioner.device, style=settings.style)
-        estimator = estimator.for_images([caption.familiarity for caption in captions])
-        with self.captioner.using_attention(settings.attention):
-            risks = estimator.risks(self.captioner, features, targets)
+        if estimator is None:
+            return captions
+        familiarity = [caption.familiarity for caption in captions]
+        risks = self.risks(features, [caption.words for caption in captions], familiarity, settings)
         return [replace(caption, risks=tuple(row)) for caption, row in zip(captions, risks, strict=True)]
+
+    def risks(
+        self,
+        features: Features,
+        captions: Sequence[Sequence[str]],
+        familiarity: Sequence[float | None],
+        settings: Decoding,
+    ) -> list[list[float | None]]:
+        """The risk of each word of the captions of images with these features; None for words that name no object."""
+        targets = Targets.of_captions(captions, None, self.vocabulary, self.captioner.device, style=settings.style)
+        estimator = self.risk_estimator().for_images(familiarity)
+        with self.captioner.using_attention(settings.attention):
+            return estimator.risks(self.captioner, features, targets)
 
     def _explain_batch(
         self,

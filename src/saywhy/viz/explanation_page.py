@@ -180,10 +180,11 @@ def _method_data(explanation: ExplanationLike, method: str) -> dict[str, Any]:
 
 def _word_maps(explanation: ExplanationLike, method: str) -> list[np.ndarray]:
     """The map of each word as it is drawn, (height, width); the mean over attention heads."""
-    return [_drawn_map(explanation, i, method, None) for i in range(len(explanation.words))]
+    return [drawn_map(explanation, i, method) for i in range(len(explanation.words))]
 
 
-def _drawn_map(explanation: ExplanationLike, i: int, method: str, head: int | None) -> np.ndarray:
+def drawn_map(explanation: ExplanationLike, i: int, method: str, head: int | None = None) -> np.ndarray:
+    """The map of a word, (height, width), as the page draws it."""
     signed = METHOD_STYLES[method].signed
     side = FINE_SIDE if signed or explanation.boxes is not None else COARSE_SIDE
     values = explanation.map(i, method, head, size=_scaled(explanation.size, side))
@@ -232,7 +233,7 @@ def _map_urls(explanation: ExplanationLike, method: str, maps: Sequence[np.ndarr
     heads = explanation.maps[method].shape[1] if method == "attention" and explanation.maps[method].ndim == 3 else 0
     signed = METHOD_STYLES[method].signed
     return [
-        [_map_url(values, signed) for values in (own, *(_drawn_map(explanation, i, method, h) for h in range(heads)))]
+        [_map_url(values, signed) for values in (own, *(drawn_map(explanation, i, method, h) for h in range(heads)))]
         for i, own in enumerate(maps)
     ]
 

@@ -1,0 +1,324 @@
+"""The interface for programs, which the page uses too: POST requests with a picture, answered by JSON.
+
+With `Accept: application/x-ndjson`, captions and explanations are sent in parts, one JSON object per line, as soon as
+they are known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import b64encode
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Depends, Form, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+
+from saywhy.data.tokenizer import tokenize
+from saywhy.decoding.caption import Caption
+from saywhy.decoding.config import Decoding
+from saywhy.errors import UserError, did_you_mean
+from saywhy.explain.explanation import Explanation
+from saywhy.explain.methods import REPORT_METHODS
+from saywhy.inference.model import Model
+from saywhy.provenance import saywhy_version
+from saywhy.viz.explanation_page import explanation_page
+from saywhy.web.answers import Event, begin_event, caption_event, doubts_event, explanation_answer, png
+from saywhy.web.captioning import Doubts
+from saywhy.web.explaining import DOUBTS, Explaining, Task
+from saywhy.web.failures import ClientGone, status_and_message
+from saywhy.web.forms import DecodingForm, PictureForm, TargetForm
+from saywhy.web.pictures import Picture
+from saywhy.web.service import Service, Target, call_soon, method_tasks
+
+T = TypeVar("T")
+NDJSON = "application/x-ndjson"
+PATCHES = 20  # as in the audit image-ablation
+FIELDS = {
+    *("image", "image_id", "erase", "model", "style", "beam", "guidance", "sample", "temperature", "seed"),
+    *("caption", "position", "word", "contrast", "methods", "risk", "maps", "urgent", "patches"),
+}
+router = APIRouter()
+PictureFields = Annotated[PictureForm, Depends()]
+DecodingFields = Annotated[DecodingForm, Depends()]
+TargetFields = Annotated[TargetForm, Depends()]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request whose picture and settings have been read."""
+
+    request: Request
+    service: Service
+    model: Model
+    picture: Picture
+    settings: Decoding
+
+    @property
+    def streams(self) -> bool:
+        """Whether the client wants the answer in parts."""
+        return NDJSON in self.request.headers.get("accept", "")
+
+    async def result(self, awaitable: Awaitable[T]) -> T:
+        """The result of something that is dropped if the client hangs up."""
+        waiting = asyncio.ensure_future(awaitable)
+        gone = asyncio.ensure_future(_disconnected(self.request))
+        try:
+            await asyncio.wait({waiting, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                return waiting.result()
+            raise ClientGone
+        finally:
+            gone.cancel()
+            waiting.cancel()
+
+    async def caption(self) -> Caption:
+        """The model's caption."""
+        job = self.service.caption(self.model, self.picture, self.settings)
+        return await self.result(asyncio.wrap_future(job.future))
+
+    async def doubts(self, words: Sequence[str]) -> Doubts:
+        """What speaks against a caption."""
+        job = self.service.doubts(self.model, self.picture, words, self.settings)
+        return await self.result(asyncio.wrap_future(job.future))
+
+    async def explained(self, job: Explaining, tasks: Sequence[Task], urgent: bool = False) -> None:
+        """Wait until these tasks of an explanation are done."""
+        async with aclosing(self.service.events(job, tasks, urgent)) as events:
+            await self.result(_exhaust(events))
+
+    async def caption_words(self, text: str | None) -> tuple[str, ...]:
+        """The words of a given caption, or of the model's own."""
+        if text is None:
+            return (await self.caption()).words
+        words, ids = tuple(text.split()), self.model.vocabulary.ids
+        return words if all(word in ids for word in words) else tuple(tokenize(text))
+
+
+async def _read(request: Request, picture: PictureForm, decoding: DecodingForm) -> Asked:
+    for name in await request.form():
+        if name not in FIELDS:
+            raise UserError(f"unknown field {name[:80]!r}: {did_you_mean(name, FIELDS)}")
+    service: Service = request.app.state.service
+    model = service.model(picture.model)
+    settings = service.settings(model, decoding.changes())
+    prepared = await service.picture(model, await picture.upload(), await picture.erased())
+    return Asked(request, service, model, prepared, settings)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+@router.post("/api/caption", summary="Caption an image")
+async def caption(
+    request: Request,
+    picture: PictureFields,
+    decoding: DecodingFields,
+    risk: Annotated[bool, Form(description="Estimate how likely each object word is made up.")] = False,
+) -> Response:
+    """The caption of an image, with the log-probability of each word."""
+    asked = await _read(request, picture, decoding)
+    if asked.streams:
+        return _stream(_caption_events(asked, risk))
+    result = await asked.caption()
+    if risk:
+        result = replace(result, risks=(await asked.doubts(result.words)).risks)
+    answer = caption_event(result, asked.picture)
+    del answer["event"]
+    return JSONResponse(answer)
+
+
+async def _caption_events(asked: Asked, risk: bool) -> AsyncGenerator[Event, None]:
+    """The best unfinished caption after each word, the caption, and its risks."""
+    queue: asyncio.Queue[list[str] | None] = asyncio.Queue()
+    put = call_soon(queue.put_nowait)
+    job = asked.service.caption(asked.model, asked.picture, asked.settings, put)
+    job.future.add_done_callback(lambda _: put(None))
+    try:
+        while (words := await queue.get()) is not None:
+            yield {"event": "prefix", "words": words}
+        result = job.future.result()
+        yield caption_event(result, asked.picture)
+        if risk:
+            yield doubts_event(await asked.doubts(result.words))
+    finally:
+        job.future.cancel()
+
+
+@router.post("/api/explain", summary="Explain why each word was said")
+async def explain(
+    request: Request,
+    picture: PictureFields,
+    decoding: DecodingFields,
+    target: TargetFields,
+    risk: Annotated[bool, Form(description="Estimate how likely each object word is made up.")] = False,
+    maps: Annotated[bool, Form(description="Include the maps.")] = True,
+    urgent: Annotated[bool, Form(description="Compute this before what other requests wait for.")] = False,
+) -> Response:
+    """For each word: the evidence budget, the weights of earlier words, the likeliest other words, and maps."""
+    asked = await _read(request, picture, decoding)
+    job = await _explaining(asked, target)
+    tasks = [*_words(job, target), *method_tasks(job, target.methods)]
+    if asked.streams:
+        if risk:
+            tasks.insert(1, DOUBTS)  # after the first word: then a tapped word comes soon
+        return _stream(_explain_events(asked, job, tasks, urgent))
+    await asked.explained(job, [*job.words, *tasks], urgent)
+    explanation = await asked.service.in_pool(job.explanation)
+    alternatives = [job.steps.alternatives(k) for k in range(len(job.steps))]
+    if risk and target.contrast is None:
+        explanation = with_doubts(explanation, await asked.doubts(job.caption))
+    answer = await asked.service.in_pool(explanation_answer, explanation, alternatives, maps)
+    return JSONResponse({"image_id": asked.picture.key[0], **answer})
+
+
+async def _explain_events(
+    asked: Asked, job: Explaining, tasks: Sequence[Task], urgent: bool
+) -> AsyncGenerator[Event, None]:
+    yield begin_event(asked.picture, asked.model.name, job.caption)
+    async with aclosing(asked.service.events(job, tasks, urgent)) as events:
+        async for event in events:
+            yield event
+
+
+@router.post("/api/patches", summary="Where the evidence for a word is")
+async def patches(
+    request: Request,
+    picture: PictureFields,
+    decoding: DecodingFields,
+    target: TargetFields,
+    patches: Annotated[int, Form(ge=1, le=100_000, description="How many patches.")] = PATCHES,
+) -> Response:
+    """The patches of 8 × 8 pixels of the encoder's input that support a word most, as a mask for the field erase."""
+    asked = await _read(request, picture, decoding)
+    if target.position is None:
+        raise UserError("name the word by its position, from 1")
+    job = await _explaining(asked, target)
+    (task,) = _words(job, target)
+    await asked.explained(job, [task], urgent=True)
+    mask, count, total = await asked.service.in_pool(asked.service.evidence_mask, job, task[1], patches)
+    return JSONResponse({"mask": b64encode(mask).decode(), "patches": count, "of": total})
+
+
+@router.post("/api/report", summary="The report of saywhy explain", response_class=Response)
+async def report(request: Request, picture: PictureFields, decoding: DecodingFields, target: TargetFields) -> Response:
+    """One HTML page that works offline: all words, by all methods."""
+    explanation, service = await _whole_explanation(request, picture, decoding, target)
+    page = await service.in_pool(explanation_page, explanation)
+    return Response(page, media_type="text/html", headers=_attachment(explanation, "html"))
+
+
+@router.post("/api/figure", summary="The figure of saywhy explain", response_class=Response)
+async def figure(request: Request, picture: PictureFields, decoding: DecodingFields, target: TargetFields) -> Response:
+    """A PNG with the map of each word."""
+    asked = await _read(request, picture, decoding)
+    job = await _explaining(asked, target)
+    method = target.methods[0] if target.methods else "lrp"
+    await asked.explained(job, [*job.words, *method_tasks(job, [method])])
+    explanation = await asked.service.in_pool(job.explanation)
+    content = await asked.service.in_pool(lambda: png(explanation.show(method)))
+    return Response(content, media_type="image/png", headers=_attachment(explanation, "png"))
+
+
+@router.get("/api/models", summary="The models that are served")
+async def models(request: Request) -> list[dict[str, Any]]:
+    """Names, styles and default settings; the first model is the default."""
+    service: Service = request.app.state.service
+    return [model_answer(model, service.limits.beam) for model in service.models.values()]
+
+
+@router.get("/healthz", summary="Whether the server works")
+async def healthz(request: Request) -> Response:
+    """The state of the server: status 200, or 503 if the thread of the models has ended."""
+    worker = request.app.state.service.worker
+    answer = {"status": "ok" if worker.is_alive else "failed", "version": saywhy_version(), "waiting": worker.waiting}
+    return JSONResponse(answer, 200 if worker.is_alive else 503)
+
+
+def model_answer(model: Model, widest_beam: int) -> dict[str, Any]:
+    """What a client needs to know of a model."""
+    return {
+        "name": model.name,
+        "captioner": model.captioner.name,
+        "encoder": model.captioner.encoder.settings.name,
+        "size": model.preprocessing.size,
+        "words": len(model.vocabulary) - model.vocabulary.markers,
+        "styles": list(model.vocabulary.styles),
+        "style": model.decoding.style,
+        "beam": model.decoding.beam,
+        "widest_beam": widest_beam,
+        "guidance": model.decoding.guidance,
+        "guidable": model.conditioning_dropout != 0,
+        "has_risk": model.risk_error is None,
+    }
+
+
+async def _explaining(asked: Asked, target: TargetForm) -> Explaining:
+    words = await asked.caption_words(target.caption)
+    wanted = Target(words)
+    if target.word is not None or target.contrast is not None:
+        wanted = Target(words, target.position, target.word, target.contrast)
+    return asked.service.explaining(asked.model, asked.picture, wanted, asked.settings)
+
+
+def _words(job: Explaining, target: TargetForm) -> list[Task]:
+    """The tasks of the words that were asked for."""
+    if target.position is None or target.word is not None or target.contrast is not None:
+        return job.words
+    if target.position > len(job.words):
+        raise UserError(f"no word {target.position} in {' '.join(job.caption)!r}: it has {len(job.words)} words")
+    return [job.words[target.position - 1]]
+
+
+async def _whole_explanation(
+    request: Request, picture: PictureForm, decoding: DecodingForm, target: TargetForm
+) -> tuple[Explanation, Service]:
+    asked = await _read(request, picture, decoding)
+    job = await _explaining(asked, target)
+    await asked.explained(job, [*job.words, *method_tasks(job, REPORT_METHODS)])
+    explanation = await asked.service.in_pool(job.explanation)
+    if target.contrast is None:
+        explanation = with_doubts(explanation, await asked.doubts(job.caption))
+    return explanation, asked.service
+
+
+def with_doubts(explanation: Explanation, doubts: Doubts) -> Explanation:
+    """The explanation with the risk of each word and the familiarity of the picture."""
+    risks = doubts.risks or (None,) * len(explanation.tokens)
+    words = tuple(replace(word, risk=risks[word.position]) for word in explanation.words)
+    return replace(explanation, words=words, **doubts.familiarity)
+
+
+async def _exhaust(events: AsyncGenerator[Event, None]) -> None:
+    async for _ in events:
+        pass
+
+
+def _stream(events: AsyncGenerator[Event, None]) -> Response:
+    """Events as lines; an error after the first line is a line too."""
+    return StreamingResponse(_lines(events), media_type=NDJSON, headers={"cache-control": "no-store"})
+
+
+async def _lines(events: AsyncGenerator[Event, None]) -> AsyncGenerator[str, None]:
+    try:
+        async for event in events:
+            yield f"{json.dumps(event, ensure_ascii=False)}\n"
+        yield '{"event": "end"}\n'
+    except Exception as error:
+        status, text = status_and_message(error)
+        yield f"{json.dumps({'event': 'error', 'error': text, 'status': status}, ensure_ascii=False)}\n"
+    finally:
+        await events.aclose()
+
+
+def _attachment(explanation: Explanation, suffix: str) -> dict[str, str]:
+    stem = "".join(
+        letter if letter.isascii() and letter.isalnum() else "-" for letter in PurePath(explanation.source).stem
+    )
+    return {"content-disposition": f'attachment; filename="{stem.strip("-") or "image"}-why.{suffix}"'}

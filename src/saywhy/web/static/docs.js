@@ -1,0 +1,32 @@
+/* The reference of the interface, from openapi.json. */
+
+import { $, create } from "./text.js";
+
+const fieldsOf = (operation, schemas) => {
+  const content = operation.requestBody?.content["multipart/form-data"]?.schema;
+  const name = content?.$ref?.split("/").at(-1);
+  return Object.entries((name ? schemas[name] : content)?.properties || {});
+};
+
+const endpoint = (path, method, operation, schemas) => {
+  const section = create("section"), title = create("h2");
+  title.append(create("b", "", method.toUpperCase()), ` ${path}`);
+  section.append(title, create("p", "", `${operation.summary}. ${operation.description || ""}`));
+  const list = create("dl");
+  for (const [name, field] of fieldsOf(operation, schemas)) {
+    const initial = field.default === undefined || field.default === null ? "" : ` (${JSON.stringify(field.default)})`;
+    list.append(create("dt", "", name), create("dd", "muted", `${field.description || ""}${initial}`));
+  }
+  if (list.children.length) section.append(list);
+  return section;
+};
+
+const { paths, components, info } = await (await fetch("/openapi.json")).json();
+$("description").textContent = info.description;
+$("example").textContent = [
+  `curl -F image=@photo.jpg ${location.origin}/api/caption`,
+  `curl -F image=@photo.jpg -F risk=true -F maps=false ${location.origin}/api/explain`,
+  `curl -F image=@photo.jpg ${location.origin}/api/report > why.html`,
+].join("\n");
+$("endpoints").append(...Object.entries(paths).flatMap(([path, methods]) =>
+  Object.entries(methods).map(([method, operation]) => endpoint(path, method, operation, components.schemas))));
