@@ -4,7 +4,7 @@
 - the bytes of image files;
 - paths of image files, relative to the Parquet file.
 
-Rows are decoded in small batches as they are needed: a row group, or a whole file, never has to fit into memory.
+Rows are decoded in small batches as they are needed: a page of the file has to fit into memory, a row group does not.
 """
 
 from __future__ import annotations

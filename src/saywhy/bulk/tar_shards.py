@@ -80,9 +80,9 @@ class TarShard:
 
 
 def _has_end_marker(path: str, offset: int) -> bool:
-    """Whether the archive ends with a block of zeros, as every complete one does."""
+    """Whether a block of zeros follows the last member, as in every complete archive."""
     with Path(path).open("rb") as file:
-        file.seek(max(0, offset - tarfile.BLOCKSIZE))
+        file.seek(offset)
         return not any(file.read(tarfile.BLOCKSIZE) or b"missing")
 
 

@@ -50,6 +50,10 @@ class Task(Protocol):
     """What is done with each image."""
 
     @property
+    def choice(self) -> ModelChoice:
+        """The model."""
+
+    @property
     def columns(self) -> Sequence[Column]:
         """Of the rows."""
 
