@@ -34,7 +34,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv(MARK, uuid.uuid4().hex)  # finds the processes of this cluster
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(tiny.__file__).parent), os.environ["PYTHONPATH"]]))
     memory = {"object_store_memory": 100 * 2**20}
-    started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **memory})
+    health = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
+    started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "_system_config": health, **memory})
     started.add_node(num_cpus=1, **memory)
     monkeypatch.setenv("RAY_ADDRESS", started.address)
     yield started
@@ -111,7 +112,7 @@ def test_mistakes_of_workers_are_one_line(cluster, caption, model, images, tmp_p
 
 
 def test_a_cluster_without_room_is_one_line(cluster, caption, images, tmp_path) -> None:
-    with pytest.raises(UserError, match="no room for a worker: it needs .*, and has 2 CPU, 0 GPU"):
+    with pytest.raises(UserError, match=r"no room for a worker: it needs .*, and has 2 CPU, 0 GPU"):
         caption(images, tmp_path / "out.jsonl", engine=run_on_ray, workers=8)
 
 
