@@ -10,7 +10,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "saywhy"
 ORDER = [
     *("data", "viz", "encoders", "captioners", "language_models", "decoding", "metrics", "explain", "hallucination"),
-    *("inference", "judges", "training", "audits", "reports", "web", "cli"),
+    *("inference", "bulk", "judges", "training", "audits", "reports", "web", "cli"),
 ]
 ROOT = {"errors", "files", "registry", "provenance", "cache", "pretrained"}
 MODULES = {

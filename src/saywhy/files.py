@@ -13,6 +13,11 @@ from typing import Any
 
 from saywhy.errors import UserError
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 # C0 and C1 control characters, DEL, line and paragraph separators, bidirectional overrides and isolates
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -87,6 +92,23 @@ def write_text(path: str | Path, text: str) -> None:
     """Write a complete UTF-8 text file; characters that UTF-8 cannot encode (from file names) become escapes."""
     with whole_file(path) as part:
         part.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+@contextlib.contextmanager
+def file_lock(path: Path, busy: str) -> Iterator[None]:
+    """Hold a lock on a file, which is created and stays; a `UserError` with the line `busy` if another process has it.
+
+    The kernel holds the lock for this process, and not for the workers that it forks, so it ends with the process,
+    also where the process is killed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        try:
+            if fcntl:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            raise UserError(busy) from None
+        yield
 
 
 def _umask() -> int:

@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 import tiny
+from saywhy import files
 from saywhy.captioners import Captioner, model_folder
 from saywhy.errors import UserError
 from saywhy.training import checkpoint
@@ -247,7 +248,7 @@ with folder_lock(Path(sys.argv[1])):
 """
 
 
-@pytest.mark.skipif(checkpoint.fcntl is None, reason="this system has no fcntl")
+@pytest.mark.skipif(files.fcntl is None, reason="this system has no fcntl")
 def test_a_folder_is_locked_against_a_second_process_until_the_first_is_killed(tmp_path):
     with subprocess.Popen([sys.executable, "-c", HOLD_LOCK, tmp_path / "run"], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

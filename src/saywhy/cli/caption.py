@@ -21,15 +21,20 @@ from saywhy.cli.common import (
     warn_if_guidance_is_untrained,
     warn_if_unfamiliar,
 )
+from saywhy.cli.many_images import ManyImages
 from saywhy.cli.options import (
     FLAG,
+    MANY,
     OUTPUT,
     Attention,
     BatchSize,
     Beam,
     Device,
+    Engine,
     Guidance,
+    ImageColumn,
     Images,
+    Inputs,
     JsonLines,
     LanguageModel,
     LanguageModelPrompt,
@@ -37,9 +42,11 @@ from saywhy.cli.options import (
     LengthPenalty,
     Model,
     NoRepeat,
+    PartSize,
     Plugins,
     Regions,
     Style,
+    Workers,
     examples,
 )
 from saywhy.errors import UserError
@@ -58,11 +65,13 @@ EPILOG = examples(
     "saywhy caption photo.jpg --figures attention/",
     "saywhy caption holiday/ --risk --sheet holiday.jpg",
     "saywhy caption photo.jpg --sample --top-p 0.9 --seed 7",
+    "saywhy caption --in photos/ --out captions.parquet",
+    'saywhy caption --in "shards/*.tar" --out captions/ --engine ray',
 )
 
 
 def caption(
-    images: Images,
+    images: Images = None,
     model: Model = None,
     plugins: Plugins = None,
     regions: Regions = None,
@@ -117,13 +126,29 @@ def caption(
             metavar="FILE", help="Draw all images with their captions, as one PNG or JPEG.", rich_help_panel=OUTPUT
         ),
     ] = None,
+    inputs: Inputs = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE|DIR",
+            help="Output of --in: a .parquet or .jsonl file, or a folder of Parquet files. The same command resumes.",
+            show_default=False,
+            rich_help_panel=MANY,
+        ),
+    ] = None,
+    column: ImageColumn = None,
+    part_size: PartSize = None,
     batch_size: BatchSize = 16,
+    workers: Workers = None,
     device: Device = "auto",
+    engine: Engine = "torch",
 ) -> None:
     """Describe images, one caption per image.
 
-    Images that cannot be read are named on stderr and skipped; the exit code is then 2.
+    Images that cannot be read are named on stderr and skipped; the exit code is then 2. With --in and --out, images may
+    be many: they get a row each, also where they cannot be read (docs/many-images.md).
     """
+    many = ManyImages.parse(images, inputs, out, engine, column, part_size, batch_size, workers)
     if sample and (beam is not None or length_penalty is not None):
         raise UserError("--beam and --length-penalty are for beam search, --sample replaces it: give one or the other")
     if not sample and (temperature, top_k, top_p, seed) != (1.0, 0, 1.0, 0):
@@ -141,12 +166,36 @@ def caption(
     decoding = {name: value for name, value in decoding.items() if value is not None}
     check_writable("--figures", figures, folder=True)
     check_writable("--sheet", sheet)
+    if many:
+        if as_json or figures or sheet:
+            raise UserError("--json, --figures and --sheet are for IMAGE arguments; --in writes rows to --out")
+        raise typer.Exit(_caption_many(many, model, plugins, regions, device, decoding, risk))
     import_plugins(plugins)
     failures = Failures()
+    assert images is not None
     if paths := list(readable_images(images, failures)):
         _check_sheet(sheet, paths)
         _caption(paths, model, regions, device, batch_size, decoding, risk, as_json, figures, sheet, failures)
     raise typer.Exit(failures.exit_code)
+
+
+def _caption_many(
+    many: ManyImages,
+    model: str | None,
+    plugins: list[str] | None,
+    regions: Path | None,
+    device: str,
+    decoding: dict[str, Any],
+    risk: bool,
+) -> int:
+    """Caption the images of --in; the exit code."""
+    from saywhy.bulk.caption_task import CaptionTask
+    from saywhy.bulk.tasks import ModelChoice
+    from saywhy.decoding import Decoding
+
+    Decoding(**decoding)
+    choice = ModelChoice(model, device, tuple(plugins or ()), regions, decoding)
+    return many.run(CaptionTask(choice, risk), many.out)
 
 
 def _caption(

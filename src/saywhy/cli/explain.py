@@ -24,6 +24,7 @@ from saywhy.cli.common import (
     region_table,
     warn_if_unfamiliar,
 )
+from saywhy.cli.many_images import ManyImages
 from saywhy.cli.options import (
     FLAG,
     METHOD,
@@ -31,16 +32,21 @@ from saywhy.cli.options import (
     AutoBatchSize,
     Beam,
     Device,
+    Engine,
+    ImageColumn,
     Images,
+    Inputs,
     JsonLines,
     LengthPenalty,
     Map,
     Model,
     NoRepeat,
+    PartSize,
     Plugins,
     Regions,
     Score,
     Style,
+    Workers,
     examples,
 )
 from saywhy.errors import UserError
@@ -57,20 +63,22 @@ EPILOG = examples(
     "saywhy explain photo.jpg --out why/ --word dog --contrast cat",
     "saywhy explain photo.jpg --out why/ --method lrp --map apart",
     'saywhy explain photo.jpg --out why/ --caption "a dog on a bench"',
+    "saywhy explain --in photos/ --out explanations.parquet",
 )
 INDEX = "index.html"
 
 
 def explain(
-    images: Images,
     out: Annotated[
         Path,
         typer.Option(
             metavar="DIR",
-            help="Write the explanation here; several images, or a folder, get one folder each and an index.html.",
+            help="Write the explanation here; several images, or a folder, get one folder each and an index.html. "
+            "With --in also a .parquet or .jsonl file.",
             show_default=False,
         ),
     ],
+    images: Images = None,
     model: Model = None,
     plugins: Plugins = None,
     regions: Regions = None,
@@ -150,29 +158,43 @@ def explain(
     attention: Attention = None,
     style: Style = None,
     as_json: JsonLines = False,
+    inputs: Inputs = None,
+    column: ImageColumn = None,
+    part_size: PartSize = None,
     batch_size: AutoBatchSize = None,
+    workers: Workers = None,
     device: Device = "auto",
+    engine: Engine = "torch",
 ) -> None:
     """Show which pixels and earlier words support each word.
 
     Writes report.html, words.png, explanation.json and maps.npz.
-    Images that cannot be read are named on stderr and skipped; the exit code is then 2.
+    Images that cannot be read are named on stderr and skipped; the exit code is then 2. With --in, images may be many:
+    they get a row each, also where they cannot be read (docs/many-images.md).
     """
+    many = ManyImages.parse(images, inputs, out, engine, column, part_size, batch_size, workers)
     if caption is not None and (beam, length_penalty, no_repeat) != (None, None, None):
         raise UserError(
             "--beam, --length-penalty and --no-repeat search for a caption, --caption gives one: use one or the other"
         )
+    target: dict[str, Any] = {"caption": caption, "word": word, "position": position, "contrast": contrast}
+    search = {"beam": beam, "length_penalty": length_penalty, "no_repeat": no_repeat}
+    settings = {**search, "attention": attention, "style": style}
+    if many:
+        if as_json:
+            raise UserError("--json is for IMAGE arguments; --in writes rows to --out")
+        options = {**target, "methods": method, "composite": (composite, epsilon, relative_epsilon, score, map)}
+        raise typer.Exit(_explain_many(many, model, plugins, regions, device, settings, options))
     check_writable("--out", out, folder=True)
     import_plugins(plugins)
     failures = Failures()
+    assert images is not None
     if paths := list(readable_images(images, failures)):
         is_single = len(images) == 1 and not Path(images[0]).is_dir()
         output_folder = _output_folders(out, paths, is_single)
         rules = _composite(composite, epsilon, relative_epsilon, score, map)
-        target = {"caption": caption, "word": word, "position": position, "contrast": contrast}
         options = {**target, "methods": _method_names(method), "composite": rules}
-        search = {"beam": beam, "length_penalty": length_penalty, "no_repeat": no_repeat}
-        decoding = _decoding(**search, attention=attention, style=style)
+        decoding = _decoding(**settings)
         _check_request(model, style or "", options)
         saved: list[SavedExplanation] = []
         try:
@@ -187,6 +209,29 @@ def explain(
         else:
             _show_all(saved)
     raise typer.Exit(failures.exit_code)
+
+
+def _explain_many(
+    many: ManyImages,
+    model: str | None,
+    plugins: list[str] | None,
+    regions: Path | None,
+    device: str,
+    settings: dict[str, Any],
+    options: dict[str, Any],
+) -> int:
+    """Explain the images of --in; the exit code."""
+    from saywhy.bulk.explain_task import ROWS_FILE, ExplainTask
+    from saywhy.bulk.row_files import FORMATS
+    from saywhy.bulk.tasks import ModelChoice
+
+    import_plugins(plugins)
+    options |= {"methods": _method_names(options["methods"]), "composite": _composite(*options["composite"])}
+    _check_request(model, settings["style"] or "", options)
+    choice = ModelChoice(model, device, tuple(plugins or ()), regions, _decoding(**settings))
+    in_rows = many.out.suffix in FORMATS
+    task = ExplainTask(choice, options, None if in_rows else many.out)
+    return many.run(task, many.out if in_rows else many.out / ROWS_FILE, part_size=64)
 
 
 @dataclass(frozen=True)

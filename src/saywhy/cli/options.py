@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 DECODING, METHOD, METRICS = "Decoding", "How to explain it", "Metrics"  # panels of the help text
-OUTPUT, MACHINE = "Output", "Machine"
+OUTPUT, MACHINE, MANY = "Output", "Machine", "Many images"
 FLAG = ""  # the metavar of a flag: newer versions of typer would print <bool>
 
 Images = Annotated[
-    list[str], typer.Argument(metavar="IMAGE", help="Image files, or folders of images.", show_default=False)
+    list[str] | None,
+    typer.Argument(metavar="IMAGE...", help="Image files, or folders of images.", show_default=False),
 ]
 Model = Annotated[
     str | None,
@@ -212,6 +213,45 @@ Workers = Annotated[
         help="Processes that read images; 0 reads them in the main process.",
         show_default="automatic",
         rich_help_panel=MACHINE,
+    ),
+]
+
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--in",
+        metavar="PATH",
+        help="Many images: a folder, a quoted pattern, a Parquet file or a tar shard. Repeatable; see --out.",
+        show_default=False,
+        rich_help_panel=MANY,
+    ),
+]
+ImageColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--column",
+        metavar="NAME",
+        help="Column of the images in Parquet files.",
+        show_default="found by name and type",
+        rich_help_panel=MANY,
+    ),
+]
+Engine = Annotated[
+    str,
+    typer.Option(
+        metavar="torch|ray",
+        help="What computes: torch on this machine, or ray on the machines of a Ray cluster, with --in.",
+        rich_help_panel=MACHINE,
+    ),
+]
+PartSize = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Images per part with --in; a part that is killed is done again.",
+        show_default="1024; 64 for explain",
+        rich_help_panel=MANY,
     ),
 ]
 

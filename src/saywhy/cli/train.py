@@ -105,6 +105,15 @@ def train(
         ),
     ] = None,
     device: Device = "auto",
+    processes: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Processes on this machine that train together, one per GPU; over several machines, use torchrun.",
+            rich_help_panel=MACHINE,
+        ),
+    ] = 1,
     workers: Workers = None,
     cache: Annotated[
         Path | None,
@@ -125,6 +134,10 @@ def train(
     Dev captions are decoded freely; the epoch with the best score is kept.
     Stop the run with Ctrl-C and continue it with --resume.
     """
+    if processes > 1:
+        from saywhy.cli.train_processes import run_processes
+
+        raise typer.Exit(run_processes(processes, out))
     import_plugins(plugins)
     from saywhy.data.datasets import read
     from saywhy.data.mixture import parse_data
@@ -213,11 +226,17 @@ def _value_of(setting: str) -> Any:
 
 @contextmanager
 def _resume_hint(out: Path) -> Iterator[None]:
-    """Tell how to continue a run that Ctrl-C or SIGTERM has stopped."""
+    """Tell how to continue a run that Ctrl-C or SIGTERM has stopped; of `--processes`, the first process tells it."""
+    from saywhy.cli.train_processes import LAUNCHED, LOST
     from saywhy.training.checkpoint import CHECKPOINT
+    from saywhy.training.lost_process import LostProcess
 
     try:
         yield
+    except LostProcess:
+        if LAUNCHED not in os.environ:
+            raise
+        raise typer.Exit(LOST) from None
     except KeyboardInterrupt:
         hint = "interrupted before the first checkpoint; start again without --resume"
         if (out / CHECKPOINT).exists():

@@ -14,7 +14,7 @@ import re
 import stat
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
@@ -59,6 +59,14 @@ class Header:
     height: int
 
 
+@dataclass(frozen=True)
+class EncodedImage:
+    """The bytes of an image file, and the name that error messages give it."""
+
+    name: str
+    contents: bytes = field(repr=False)
+
+
 def open_image(path: str | Path, min_side: int | None = None) -> Image.Image:
     """Read an image file as upright 8-bit RGB; of an animation, the first frame.
 
@@ -73,15 +81,17 @@ def to_image(source: Any, min_side: int | None = None) -> Image.Image:
     """Upright 8-bit RGB from anything that holds one image.
 
     Args:
-        source: a path; the bytes of an image file, or a binary file object; a Pillow image; a numpy array (H, W),
-            (H, W, 1), (H, W, 3) or (H, W, 4); or a torch tensor (H, W), (1, H, W), (3, H, W) or (4, H, W). Arrays and
-            tensors are uint8 in 0–255 or floating point in 0–1.
+        source: a path; the bytes of an image file, an `EncodedImage`, or a binary file object; a Pillow image; a numpy
+            array (H, W), (H, W, 1), (H, W, 3) or (H, W, 4); or a torch tensor (H, W), (1, H, W), (3, H, W) or
+            (4, H, W). Arrays and tensors are uint8 in 0–255 or floating point in 0–1.
         min_side: as for `open_image`; for paths, bytes and file objects.
     """
     if isinstance(source, str | os.PathLike):
         return open_image(Path(source), min_side)
     if isinstance(source, Image.Image):
         return _from_pillow(source, "an image")
+    if isinstance(source, EncodedImage):
+        return _read(io.BytesIO(source.contents), source.name, min_side)
     if hasattr(source, "detach") and hasattr(source, "cpu"):  # a torch tensor, channels first
         return _from_array(_tensor_values(source), f"a tensor of shape {tuple(source.shape)}")
     if hasattr(source, "__array__"):
@@ -159,11 +169,12 @@ def image_header(path: str | Path) -> Header:
         return Header(image.format or "", image.mode, *image.size)
 
 
-def upright_size(source: str | Path | BinaryIO) -> tuple[int, int]:
+def upright_size(source: str | Path | BinaryIO | EncodedImage) -> tuple[int, int]:
     """Width and height of an image as `to_image` returns it, read from the header of a file."""
     if isinstance(source, str | Path):
         _require_regular_file(source)
-    with _opened(source, _name(source)) as image:
+    file = io.BytesIO(source.contents) if isinstance(source, EncodedImage) else source
+    with _opened(file, _name(source)) as image:
         try:
             exchanged = image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
         except Exception:  # as in `_upright`
@@ -224,14 +235,15 @@ def _images_in(folder: Path) -> list[Path]:
     images = []
     for parent, folders, names in os.walk(folder, onerror=fail):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        images += [Path(parent, name) for name in names if _is_image_name(name)]
+        images += [Path(parent, name) for name in names if not name.startswith(".") and has_image_suffix(name)]
     if not images:
         raise UserError(f"{folder}: no images in this folder; it was searched for {' '.join(sorted(IMAGE_SUFFIXES))}")
     return sorted(images, key=lambda path: [natural_order(part) for part in path.relative_to(folder).parts])
 
 
-def _is_image_name(name: str) -> bool:
-    return not name.startswith(".") and Path(name).suffix.lower() in IMAGE_SUFFIXES
+def has_image_suffix(name: str) -> bool:
+    """Whether a file counts as an image when a folder is searched."""
+    return PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES
 
 
 class _opened:

@@ -206,7 +206,7 @@ class Explanation:
 
         contents: dict[str, bytes | str] = {  # all exist before the first file is written
             FIGURE: _encode(self.show(), "PNG"),
-            MAPS: self._as_npz(),
+            MAPS: self.as_npz(),
             PAGE: explanation_page(self),
             JSON: json.dumps(self.as_dict(), ensure_ascii=False, indent=2) + "\n",
         }
@@ -218,7 +218,7 @@ class Explanation:
             with whole_file(path) as part:
                 part.write_bytes(content)
 
-    def _as_npz(self) -> bytes:
+    def as_npz(self) -> bytes:
         """The contents of `maps.npz`."""
         arrays = {name: values.astype(np.float32) for name, values in self.maps.items()}
         if self.boxes is not None:

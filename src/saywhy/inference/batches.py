@@ -11,7 +11,7 @@ An image that cannot be read is reported and left out; the others keep their ord
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from saywhy.data.images import open_image, to_image, upright_size
+from saywhy.data.images import EncodedImage, to_image, upright_size
 from saywhy.data.preprocess import Crop, Preprocessing
 from saywhy.data.regions import RegionSource
 from saywhy.errors import UnreadableImage, UserError
@@ -41,7 +41,7 @@ class LoadedImage:
 
     Attributes:
         index: its position among the sources.
-        source: its path; empty where it was given as pixels.
+        source: its path, or the name of an `EncodedImage`; empty where it was given as pixels.
         size: width and height of the upright image; (0, 0) where it was not opened.
         crop: the part of it that the encoder sees.
         image: a copy for figures, where one is kept.
@@ -142,7 +142,7 @@ class ImageBatches(TorchDataset):
     def _read(self) -> Iterator[tuple[ImageBatch | None, Errors]]:
         numbered = iter(enumerate(self.sources))
         while pairs := list(islice(numbered, self.batch_size)):
-            yield self._load_batch(pairs)
+            yield self.load_batch(pairs)
 
     def _read_ahead(self) -> Iterator[tuple[ImageBatch | None, Errors]]:
         self.sources = list(self.sources)
@@ -154,9 +154,10 @@ class ImageBatches(TorchDataset):
     def __getitem__(self, indices: Sequence[int]) -> tuple[ImageBatch | None, Errors]:
         """One batch, as a worker process reads it."""
         assert isinstance(self.sources, list)
-        return self._load_batch([(index, self.sources[index]) for index in indices])
+        return self.load_batch([(index, self.sources[index]) for index in indices])
 
-    def _load_batch(self, pairs: Sequence[tuple[int, Any]]) -> tuple[ImageBatch | None, Errors]:
+    def load_batch(self, pairs: Sequence[tuple[int, Any]]) -> tuple[ImageBatch | None, Errors]:
+        """One batch of indices and sources, and the errors of those that cannot be read; None if none can."""
         images, inputs, boxes, errors = [], [], [], []
         for index, source in pairs:
             try:
@@ -175,18 +176,18 @@ class ImageBatches(TorchDataset):
 
     def _load(self, index: int, source: Any) -> tuple[LoadedImage, np.ndarray, np.ndarray | None]:
         """One image: what is known of it, pixels (3, S, S) or region vectors (R, D), and region boxes (R, 4)."""
-        path = str(source) if isinstance(source, str | Path) else ""
+        name = _name(source)
         if self.vectors_only and not self.keep_images:  # the image itself is not needed
             vectors, boxes = self._regions(index, source, None)
-            return LoadedImage(index, path, (0, 0), (0.0, 0.0, 0.0, 0.0)), vectors, boxes
-        image = open_image(path, min_side=self.preprocessing.min_side) if path else to_image(source)
-        size = upright_size(path) if path else image.size
+            return LoadedImage(index, name, (0, 0), (0.0, 0.0, 0.0, 0.0)), vectors, boxes
+        image = to_image(source, self.preprocessing.min_side if name else None)  # a JPEG may be decoded smaller
+        size = upright_size(source) if name else image.size
         vectors, boxes = self._regions(index, source, size)
         inputs = vectors if self.vectors_only else self.preprocessing(image)
         if not self.keep_images:
-            return LoadedImage(index, path, size, self._crop(size)), inputs, boxes
+            return LoadedImage(index, name, size, self._crop(size)), inputs, boxes
         image.thumbnail((DISPLAY_SIDE, DISPLAY_SIDE))  # our own copy: opening and converting both made one
-        return LoadedImage(index, path, size, self._crop(size), image, self._crop(image.size)), inputs, boxes
+        return LoadedImage(index, name, size, self._crop(size), image, self._crop(image.size)), inputs, boxes
 
     def _crop(self, size: tuple[int, int]) -> Crop:
         return (0.0, 0.0, float(size[0]), float(size[1])) if self.vectors_only else self.preprocessing.crop(*size)
@@ -215,13 +216,13 @@ class _ErrorsAsValues(TorchDataset):
             return error
 
 
-def read_ahead(data: TorchDataset, order: Sequence[Any], workers: int, pin_memory: bool = False) -> Iterator[Any]:
-    """The items of a data set in this order of keys, read by worker processes."""
+def read_ahead(data: TorchDataset, order: Iterable[Any], workers: int, pin_memory: bool = False) -> Iterator[Any]:
+    """The items of a data set in this order of keys, read by worker processes; keys are taken as they are needed."""
     loader = DataLoader(
         _ErrorsAsValues(data),
         sampler=order,  # type: ignore[arg-type]  # any iterable of keys
         batch_size=None,
-        num_workers=min(workers, len(order)),
+        num_workers=min(workers, len(order)) if isinstance(order, Sized) else workers,
         pin_memory=pin_memory,
     )
     for item in loader:
@@ -235,8 +236,13 @@ def default_workers() -> int:
     return min(8, len(os.sched_getaffinity(0)) - 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) - 1)
 
 
+def _name(source: Any) -> str:
+    """The path of an image file, or the name of an `EncodedImage`; empty for other sources."""
+    return source.name if isinstance(source, EncodedImage) else str(source) if isinstance(source, str | Path) else ""
+
+
 def _file_name(source: Any) -> str:
-    path = source if isinstance(source, str | Path) else getattr(source, "filename", "")
+    path = _name(source) or getattr(source, "filename", "")
     return Path(path).name if path else ""
 
 

@@ -104,10 +104,15 @@ class Model:
             decoding: settings of `saywhy.decoding.Decoding` to change, such as `beam=5`, `style="coco"` or
                 `guidance=1.5`.
         """
+        caption_batch = self.batch_captioner(risk, **decoding)
+        batches = self._batches("captions", "caption", images, batch_size, on_unreadable, regions)
+        return (caption for batch in batches for caption in caption_batch(batch))
+
+    def batch_captioner(self, risk: bool = False, **decoding: Any) -> Callable[[ImageBatch], list[Caption]]:
+        """Captions a batch of images; the settings are those of `captions`, and are checked here."""
         settings = self._decoding("caption", decoding)
         estimator = self.risk_estimator() if risk else None
-        batches = self._batches("captions", "caption", images, batch_size, on_unreadable, regions)
-        return (caption for batch in batches for caption in self._caption_batch(batch, settings, estimator))
+        return lambda batch: self._caption_batch(batch, settings, estimator)
 
     def explain(self, image: ImageSource, **options: Any) -> Explanation:
         """Explain the caption of one image, word by word; `explanations` lists the options."""
@@ -147,6 +152,25 @@ class Model:
             decoding: settings of `saywhy.decoding.Decoding` to change, for the model's own caption; `style`
                 also for a given caption.
         """
+        explain_batch = self.batch_explainer(
+            methods, caption, word, position, contrast, composite, words_per_pass, **decoding
+        )
+        batch_size = batch_size if batch_size is not None else 1 if self.captioner.device.type == "cpu" else 8
+        batches = self._batches("explanations", "explain", images, batch_size, on_unreadable, regions)
+        return (explanation for batch in batches for explanation in explain_batch(batch, on_unreadable))
+
+    def batch_explainer(
+        self,
+        methods: Sequence[str] = REPORT_METHODS,
+        caption: str | None = None,
+        word: str | None = None,
+        position: int | None = None,
+        contrast: str | None = None,
+        composite: str | Composite = DEFAULT,
+        words_per_pass: int | None = None,
+        **decoding: Any,
+    ) -> Callable[[ImageBatch, OnUnreadable | None], list[Explanation]]:
+        """Explains a batch of images; the settings are those of `explanations`, and are checked here."""
         settings = self._decoding("explain", decoding)
         request = ExplanationRequest.parse(
             self.vocabulary,
@@ -159,12 +183,8 @@ class Model:
             composite=composite,
         )
         estimator = None if self.risk_error else self.risk_estimator()
-        batch_size = batch_size if batch_size is not None else 1 if self.captioner.device.type == "cpu" else 8
-        batches = self._batches("explanations", "explain", images, batch_size, on_unreadable, regions)
-        return (
-            explanation
-            for batch in batches
-            for explanation in self._explain_batch(batch, request, settings, estimator, words_per_pass, on_unreadable)
+        return lambda batch, on_unreadable: self._explain_batch(
+            batch, request, settings, estimator, words_per_pass, on_unreadable
         )
 
     def match(self, image: ImageSource, texts: Sequence[str], regions: RegionLocation = None) -> list[float]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,10 @@ from torch.optim import Optimizer
 
 from saywhy.captioners.model_folder import CONFIG, WEIGHTS, save_tensors
 from saywhy.errors import UserError
-from saywhy.files import parse_json
+from saywhy.files import file_lock, parse_json
 from saywhy.provenance import saywhy_version
 from saywhy.training.optimisers import WeightAverage, optimiser_tensors, restore_optimiser
 from saywhy.training.recipe import check_ranges, fill_dataclass
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 CHECKPOINT = "checkpoint.safetensors"
 LOCK = "train.lock"
@@ -226,20 +221,7 @@ def require_no_model(folder: str | Path) -> None:
         raise UserError(f"{folder} holds a model already: choose another --out")
 
 
-@contextmanager
-def folder_lock(folder: Path) -> Iterator[None]:
-    """Raise a `UserError` if another process trains into this folder.
-
-    The kernel holds the lock for this process, and not for the workers that it forks, so it ends with the process,
-    also where the process is killed. The empty lock file stays.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("a") as file:
-        try:
-            if fcntl:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            raise UserError(
-                f"{folder}: another process is training into this folder; wait for it, or choose another --out"
-            ) from None
-        yield
+def folder_lock(folder: Path) -> AbstractContextManager[None]:
+    """Raise a `UserError` if another process trains into this folder."""
+    busy = f"{folder}: another process is training into this folder; wait for it, or choose another --out"
+    return file_lock(folder / LOCK, busy)

@@ -75,6 +75,7 @@ from saywhy.training.checkpoint import (
     save_checkpoint,
 )
 from saywhy.training.log import EpochTotals, RunLog, plot_curves
+from saywhy.training.lost_process import errors_of_lost_processes
 from saywhy.training.objectives import CaptionLoss
 from saywhy.training.optimisers import WeightAverage, optimisers, parameter_groups, set_learning_rates
 from saywhy.training.recipe import Recipe
@@ -141,7 +142,8 @@ def train(
         for split in (part.train, part.dev):
             check_images(split, source)
     workers = default_workers() if workers is None else workers
-    with folder_lock(out) if os.environ.get("RANK", "0") == "0" else nullcontext():
+    lock = folder_lock(out) if os.environ.get("RANK", "0") == "0" else nullcontext()
+    with lock, errors_of_lost_processes(out):
         checkpoint = check_run_folder(recipe, out, resume)  # again: another run may have ended meanwhile
         fabric = launch_fabric(recipe.training.precision, device)
         cache = Path(cache) if cache else None
