@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +37,29 @@ DESKTOP, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
 OpenPage = Callable[..., Any]
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    """`saywhy serve` with the shipped model."""
-    command = [sys.executable, "-m", "saywhy", "serve", "--port", "0"]
+@contextmanager
+def serving(*arguments: str) -> Iterator[str]:
+    """The address of a server."""
+    command = [sys.executable, "-m", "saywhy", "serve", "--port", "0", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert process.stdout is not None
     yield process.stdout.readline().strip()
     process.send_signal(signal.SIGTERM)
     process.wait(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """`saywhy serve` with the shipped model."""
+    with serving() as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def two_models(folders: list[Path]) -> Iterator[str]:
+    """`saywhy serve` with two small models."""
+    with serving("--model", str(folders[0]), "--model", str(folders[1])) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +77,7 @@ def open_page(browser: Any, address: str) -> Iterator[OpenPage]:
     """Open the page; errors of its scripts, and requests to other addresses, fail the test."""
     contexts, problems = [], []
 
-    def open_(viewport: dict[str, int] = DESKTOP, **options: Any) -> Any:
+    def open_(viewport: dict[str, int] = DESKTOP, address: str = address, **options: Any) -> Any:
         context = browser.new_context(viewport=viewport, **options)
         contexts.append(context)
         page = context.new_page()
@@ -266,6 +281,23 @@ def test_the_page_has_a_dark_side(open_page):
     map_pixels(page, "lrp", "dog")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(22, 24, 27)"
     shoot(page, "web-dark")
+
+
+def test_two_models_stand_side_by_side(open_page, two_models):
+    page = open_page(address=two_models)
+    caption = upload(page)
+    page.locator("select[name=compare]").select_option("second")
+    expect(page.locator(".reading .label")).to_have_text(["first", "second"])
+    all_explained(page, 0)
+    all_explained(page, 1)
+    other = words(page, 1)
+    assert (words(page, 0), other == caption) == (caption, False)
+    left, right = (page.locator(".reading").nth(row).bounding_box() for row in (0, 1))
+    assert left["y"] == right["y"]
+    word(page, 2, row=1).click()
+    map_pixels(page, "lrp", other[2])
+    expect(page.locator("#word-of")).to_have_text("second")
+    shoot(page, "two-models")
 
 
 def test_settings_and_an_own_caption(open_page):

@@ -75,8 +75,17 @@ class WordByWord:
             self._lrp = self._lrp or self._forward()
             self._parts[k] = self._attributions(self._lrp, k)
             if not self.missing:
-                self._lrp = None  # frees a large graph
+                self.release()
         return self._explanation([self._word(k)], self._parts[k], self._parts[k].maps)
+
+    def release(self) -> None:
+        """Free the forward pass, which is large; the next word that is missing computes it again."""
+        self._lrp = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the forward pass is kept."""
+        return self._lrp is not None
 
     def add_gradients(self, methods: Sequence[str]) -> None:
         """Compute the maps of gradient methods, of all words."""

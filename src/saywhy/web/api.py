@@ -106,7 +106,8 @@ async def _read(request: Request, picture: PictureForm, decoding: DecodingForm) 
     service: Service = request.app.state.service
     model = service.model(picture.model)
     settings = service.settings(model, decoding.changes())
-    prepared = await service.picture(model, await picture.upload(), await picture.erased())
+    async with service.reading:
+        prepared = await service.picture(model, await picture.upload(), await picture.erased())
     return Asked(request, service, model, prepared, settings)
 
 

@@ -67,6 +67,21 @@ class Listener:
             self.send(None)
 
 
+class OpenPasses:
+    """The explanations that keep their forward pass, which is large: only a few, used by one thread."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._open: list[WordByWord] = []
+
+    def use(self, steps: WordByWord) -> None:
+        """Count an explanation as used; the one that was used longest ago frees its pass."""
+        self._open = [other for other in self._open if other is not steps and other.is_open]
+        while len(self._open) >= self.limit:
+            self._open.pop(0).release()
+        self._open.append(steps)
+
+
 class Explaining(Job):
     """The explanation of one caption of one picture."""
 
@@ -78,13 +93,14 @@ class Explaining(Job):
         request: ExplanationRequest,
         settings: Decoding,
         encoded: EncodedPictures,
+        passes: OpenPasses,
     ) -> None:
         details = {
             **{"source": picture.name, "model": model.name, "input_size": model.preprocessing.size},
             **{"image": picture.image, "size": picture.size, "crop": picture.crop},
         }
         self.model, self.settings, self.picture, self.caption = model, settings, picture, tuple(caption)
-        self.encoded = encoded
+        self.encoded, self.passes = encoded, passes
         pixels = picture.pixels[None].to(model.captioner.device)
         arguments = (model.captioner, model.vocabulary, pixels, caption, request, details, settings.style)
         self.steps = WordByWord(*arguments)
@@ -138,6 +154,10 @@ class Explaining(Job):
                     listener.send(error)
                     listener.is_open = False
 
+    def rest(self) -> None:
+        """Free the forward pass."""
+        self.steps.release()
+
     def explanation(self) -> Explanation:
         """All that was computed; every word is known."""
         with torch.inference_mode(False):
@@ -153,6 +173,7 @@ class Explaining(Job):
         if task == DOUBTS:
             return doubts_event(doubts_of(self.model, self.encoded, self.picture, self.caption, self.settings))
         if kind == "word":
+            self.passes.use(self.steps)
             return word_event(value, self.steps.explain(value), self.steps.alternatives(value))
         if value in GRADIENT_METHODS:
             self.steps.add_gradients([value])

@@ -24,6 +24,7 @@ class Limits:
         image_bytes: of the uploads that are kept, so that an image need not be sent again.
         features: of images that are kept, so that an image is encoded once.
         explanations: that are kept.
+        open_passes: explanations that keep the forward pass of their model, while they are computed.
         beam: the widest beam.
     """
 
@@ -35,6 +36,7 @@ class Limits:
     image_bytes: int = 128_000_000
     features: int = 64
     explanations: int = 8
+    open_passes: int = 2
     beam: int = 20
 
 

@@ -22,7 +22,7 @@ from saywhy.explain.word_by_word import APART, WORD_METHODS
 from saywhy.inference.model import Model
 from saywhy.web.answers import Event, png
 from saywhy.web.captioning import CaptionJob, DoubtsJob, EncodedPictures, Prefix
-from saywhy.web.explaining import PAGE_METHODS, Explaining, Listener, Task
+from saywhy.web.explaining import PAGE_METHODS, Explaining, Listener, OpenPasses, Task
 from saywhy.web.failures import ImageGone, UnknownModel
 from saywhy.web.limits import Limits, RecentlyUsed
 from saywhy.web.pictures import Picture, Upload, prepare
@@ -31,6 +31,8 @@ from saywhy.web.worker import Worker
 T = TypeVar("T")
 DECODERS = 2
 """Threads that decode pictures and draw maps, beside the thread of the models."""
+READING = 4
+"""Uploads whose bytes are in memory, beside those that are kept; others wait on the disk."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,8 @@ class Service:
         self.default, self.limits = models[0], limits
         self.worker = Worker(limits.batch, threads)
         self.pool = ThreadPoolExecutor(DECODERS, thread_name_prefix="saywhy-images")
-        self.encoded = EncodedPictures(limits.features)
+        self.encoded, self.passes = EncodedPictures(limits.features), OpenPasses(limits.open_passes)
+        self.reading = asyncio.Semaphore(READING)
         self._uploads = RecentlyUsed[Upload](limits.image_bytes, lambda upload: len(upload.content))
         self._explanations = RecentlyUsed[Explaining](limits.explanations)
 
@@ -119,7 +122,7 @@ class Service:
                 methods=("lrp",),
             )
             assert request.caption is not None
-            job = Explaining(model, picture, request.caption, request, settings, self.encoded)
+            job = Explaining(model, picture, request.caption, request, settings, self.encoded, self.passes)
             self._explanations.put(key, job)
         return job
 

@@ -16,6 +16,8 @@ from typing import Any
 logger = logging.getLogger(__name__)
 CAPTION, TAPPED, DETAIL = range(3)
 """Urgencies: a caption, a word that somebody waits for, everything else."""
+PATIENCE = 3
+"""How many units of more urgent jobs come before one of those that wait."""
 
 
 class Job(ABC):
@@ -42,6 +44,9 @@ class Job(ABC):
     def fail(self, error: Exception) -> None:
         """Tell those who wait that the job failed."""
 
+    def rest(self) -> None:  # noqa: B027  # most jobs keep nothing
+        """Free what is needed for further units only; called when the job has no work left."""
+
 
 class Worker:
     """A thread that does jobs.
@@ -55,7 +60,9 @@ class Worker:
         self.batch, self.threads = batch, threads
         self._waiting: list[tuple[int, Job]] = []
         self._running: Job | None = None
+        self._number = 0  # of the job that runs
         self._numbers, self._changed, self._closed = count(), Condition(), False
+        self._overtaken = 0  # units since one of the less urgent jobs that wait
         self._thread = Thread(target=self._run, name="saywhy-models", daemon=True)
         self._thread.start()
 
@@ -96,24 +103,40 @@ class Worker:
                     job.fail(error)
             with self._changed:
                 self._running = None
-                self._waiting += [(next(self._numbers), job) for job in batch if job.has_work]
+                self._waiting += [(self._number, job) for job in batch]  # a job goes on before the next one begins
 
     def _next_batch(self) -> list[Job]:
         """The most urgent job, and others that can be done with it; nothing once the worker is closed."""
         with self._changed:
             while True:
+                self._drop_finished()
                 if self._closed:
                     return []
-                self._waiting = [entry for entry in self._waiting if entry[1].has_work]
                 if self._waiting:
                     break
                 self._changed.wait()
-            _, first = min(self._waiting, key=lambda entry: (entry[1].urgency, entry[0]))
+            self._number, first = self._choose()
             same = [job for _, job in self._waiting if job is not first and _can_join(job, first)]
             batch = [first, *same[: self.batch - 1]]
             self._waiting = [entry for entry in self._waiting if all(entry[1] is not job for job in batch)]
             self._running = first
             return batch
+
+    def _drop_finished(self) -> None:
+        finished = [job for _, job in self._waiting if not job.has_work]
+        self._waiting = [entry for entry in self._waiting if all(entry[1] is not job for job in finished)]
+        for job in finished:
+            job.rest()
+
+    def _choose(self) -> tuple[int, Job]:
+        """The most urgent job, the oldest of several; now and then one that is less urgent, so that none starves."""
+        highest = min(job.urgency for _, job in self._waiting)
+        others = [entry for entry in self._waiting if entry[1].urgency > highest]
+        self._overtaken = self._overtaken + 1 if others else 0
+        if self._overtaken > PATIENCE:
+            self._overtaken = 0
+            return min(others, key=lambda entry: (entry[1].urgency, entry[0]))
+        return min(self._waiting, key=lambda entry: (entry[1].urgency, entry[0]))
 
 
 def _can_join(job: Job, first: Job) -> bool:

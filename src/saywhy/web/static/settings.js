@@ -15,6 +15,7 @@ export class Settings {
     options(model, names);
     options(compare, names, "no other model");
     $("model-choice").hidden = $("compare-choice").hidden = names.length < 2;
+    this.form.closest("details").open = names.length > 1; // so that the comparison is found
     this.form.addEventListener("input", (event) => this.onInput(event));
     this.form.addEventListener("change", (event) => event.target.name !== "caption" && changed());
     this.form.addEventListener("submit", (event) => {
