@@ -92,13 +92,13 @@ def commands(data: Path, folder: Path) -> dict[str, list[str]]:
     }
 
 
-def write_subset(data: Path, folder: Path) -> None:
-    """A small data set in the layout of Flickr8k, with links to the images: 16 for training and 8 for dev."""
+def write_subset(data: Path, folder: Path, train: int = 16) -> None:
+    """A small data set in the layout of Flickr8k, with links to the images; 8 for dev."""
     from saywhy.data.datasets import read
 
     (folder / "Images").mkdir(parents=True)
     dataset, rows = read(data), ["image,caption"]
-    for split, count in (("train", 16), ("dev", 8), ("test", 1)):
+    for split, count in (("train", train), ("dev", 8), ("test", 1)):
         images = dataset.split(split).images[:count]
         (folder / f"Flickr_8k.{split}Images.txt").write_text("".join(f"{image.name}\n" for image in images))
         for image in images:
