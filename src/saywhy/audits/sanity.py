@@ -33,7 +33,7 @@ from saywhy.captioners.base import Captioner
 from saywhy.data.datasets import CaptionedImage
 from saywhy.encoders.base import Encoder, Features
 from saywhy.explain.methods import METHODS, attribute
-from saywhy.explain.passes import Targets
+from saywhy.explain.targets import Targets
 from saywhy.inference.batches import ImageBatch
 from saywhy.viz import plots
 from saywhy.viz.method_styles import METHOD_STYLES

@@ -29,7 +29,7 @@ from saywhy.decoding.config import log_probabilities
 from saywhy.encoders.base import Features
 from saywhy.errors import UserError
 from saywhy.explain.methods import Attributions
-from saywhy.explain.passes import Targets
+from saywhy.explain.targets import Targets
 from saywhy.files import read_json, write_text
 
 RISK_FILE, OBJECTS_FILE = "risk.json", "objects.txt"

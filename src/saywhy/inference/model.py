@@ -26,7 +26,7 @@ from saywhy.errors import UnreadableImage, UserError, did_you_mean
 from saywhy.explain.composites import DEFAULT, Composite
 from saywhy.explain.explanation import Explanation
 from saywhy.explain.methods import REPORT_METHODS
-from saywhy.explain.passes import Targets
+from saywhy.explain.targets import Targets
 from saywhy.explain.request import ExplanationRequest, explain
 from saywhy.files import read_json
 from saywhy.hallucination.risk_model import OBJECTS_FILE, RISK_FILE, ObjectVocabulary, Risk, RiskEstimator
