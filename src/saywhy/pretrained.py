@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from saywhy.errors import UserError
+from saywhy.files import read_json
 
 HUB = "hf:"
 _UNUSED = ("pooler.",)  # weights that many files leave out, and no score reads
@@ -37,6 +38,15 @@ def source(location: str, what: str) -> str:
     if not Path(location).is_dir():
         raise UserError(f"{location}: no such folder; give the folder of {what} of Hugging Face, or hf:NAME")
     return location
+
+
+def is_transformers_model(location: str | Path) -> bool:
+    """Whether a location is hf:NAME or hf:FOLDER, or a folder whose config.json is one of transformers."""
+    if str(location).startswith(HUB):
+        return True
+    config = Path(location) / "config.json"
+    contents = read_json(config) if config.is_file() else None
+    return isinstance(contents, dict) and "model_type" in contents
 
 
 def import_transformers(what: str) -> ModuleType:
@@ -70,9 +80,9 @@ def load_part(cls: Any, location: str, what: str, **options: Any) -> Any:
         raise unusable(location, what, error) from None
 
 
-def load_weights(cls: Any, location: str, what: str, device: torch.device | str) -> Any:
+def load_weights(cls: Any, location: str, what: str, device: torch.device | str, **options: Any) -> Any:
     """A model in single precision, ready to score; weights that are missing in its file are an error."""
-    options = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
+    options |= {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
     model, info = load_part(cls, location, what, **options)
     if missing := sorted(key for key in info["missing_keys"] if not key.startswith(_UNUSED)):
         raise unusable(location, what, f"its weights lack {len(missing)} tensors, such as {missing[0]}")

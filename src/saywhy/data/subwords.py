@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
-from saywhy.data.tokenizer import END, MARKERS, PAD, START, UNK, Vocabulary
+from saywhy.data.tokenizer import END, MARKERS, PAD, START, UNK, Vocabulary, as_text, tokenize
 from saywhy.errors import UserError
 
 CONTINUES_WORD = "-_/&"
@@ -105,6 +105,10 @@ class SubwordVocabulary(Vocabulary):
         """Whether the tokenizer can express the word."""
         pieces = self._split(word, False)
         return bool(pieces) and UNK not in pieces
+
+    def as_reference(self, words: Sequence[str]) -> Sequence[str]:
+        """The words without punctuation, in lower case."""
+        return tokenize(as_text(words))
 
     def whole_words(self) -> Iterator[tuple[int, str]]:
         """The token ids that are a word of their own, and the word."""

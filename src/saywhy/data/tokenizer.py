@@ -309,6 +309,10 @@ class Vocabulary:
         """Whether captions can contain the word."""
         return self.ids.get(word, 0) >= self.markers
 
+    def as_reference(self, words: Sequence[str]) -> Sequence[str]:
+        """The words of a decoded caption as metrics count them: like those of tokenised reference captions."""
+        return words
+
     def whole_words(self) -> Iterator[tuple[int, str]]:
         """The token ids that are a word of their own, and the word."""
         return iter(enumerate(self.words))

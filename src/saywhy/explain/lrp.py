@@ -27,7 +27,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.modules.utils import _pair
 
-from saywhy.errors import UserError
 from saywhy.explain.composites import Composite
 from saywhy.explain.lrp_conv import Convolution, FirstConvolution, Geometry
 from saywhy.explain.lrp_rules import (

@@ -1,8 +1,8 @@
 """One forward pass and the backward passes of all words.
 
-`Targets` (`targets.py`) name K words of each of B images. The encoder and the decoder run forward once; the backward passes, of
-gradients or relevance, have a leading axis of words, (K, B, …), over which `torch.func.vmap` maps them. Each pass has
-two halves: from logits to features and word embeddings, and from features to pixels.
+`Targets` (`targets.py`) name K words of each of B images. The encoder and the decoder run forward once; the backward
+passes, of gradients or relevance, have a leading axis of words, (K, B, …), over which `torch.func.vmap` maps them. Each
+pass has two halves: from logits to features and word embeddings, and from features to pixels.
 """
 
 from __future__ import annotations

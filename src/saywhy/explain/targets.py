@@ -86,7 +86,7 @@ class Targets:
             tokens=padded([[start, *caption.tokens] for caption in spelled], PAD),
             positions=padded([caption.positions for caption in spelled], 0),
             words=padded([caption.targets for caption in spelled], PAD),
-            contrast=padded([caption.contrasts for caption in spelled], -1),
+            contrast=padded([caption.contrasts for caption in spelled], _padding(contrast, vocabulary)),
             labels=labels,
             subwords=subwords,
         )
@@ -232,6 +232,10 @@ class _Spelled:
 def _at(vocabulary: Vocabulary, word: str, place: int) -> tuple[int, ...]:
     """The pieces of a word at a place in a caption."""
     return vocabulary.pieces([word] if place == 0 else ["a", word])[-1]
+
+
+def _padding(contrast: str | None, vocabulary: Vocabulary) -> int:
+    return -1 if contrast is None else _at(vocabulary, contrast, 1)[0]
 
 
 def _target(

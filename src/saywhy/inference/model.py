@@ -26,12 +26,13 @@ from saywhy.errors import UnreadableImage, UserError, did_you_mean
 from saywhy.explain.composites import DEFAULT, Composite
 from saywhy.explain.explanation import Explanation
 from saywhy.explain.methods import REPORT_METHODS
-from saywhy.explain.targets import Targets
 from saywhy.explain.request import ExplanationRequest, explain
+from saywhy.explain.targets import Targets
 from saywhy.files import read_json
 from saywhy.hallucination.risk_model import OBJECTS_FILE, RISK_FILE, ObjectVocabulary, Risk, RiskEstimator
 from saywhy.inference.batches import ImageBatch, ImageBatches
 from saywhy.inference.familiarity_model import Familiarity, image_statistics
+from saywhy.pretrained import HUB, is_transformers_model
 
 if TYPE_CHECKING:
     from saywhy.language_models.word_scorer import WordScorer
@@ -450,6 +451,12 @@ def load(model: str | Path | None = None, device: str | torch.device | None = No
     <Model ada-lstm-coco-flickr8k: ada-lstm over efficientnet-lite2, 8,276 words, on cpu>
     """
     folder = locate(model)
+    if model is not None and is_transformers_model(model):
+        from saywhy.adapters.load_adapter import load_adapter  # models of transformers are rare
+
+        location = Path(str(model).removeprefix(HUB))
+        saved = load_adapter(str(model), choose_device(device))
+        return Model(saved, folder=location if location.is_dir() else None)
     return Model(load_folder(folder, choose_device(device)), folder=folder)
 
 
