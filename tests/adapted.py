@@ -20,7 +20,13 @@ from saywhy.data.tokenizer import PAD
 from saywhy.inference.model import Model
 
 STEPS = 60
-BUILDERS: dict[str, Callable[[int], Any]] = {"vision-encoder-decoder": tiny_transformers.vit_gpt2_parts}
+PATCHES = 16
+BUILDERS: dict[str, Callable[[int], Any]] = {
+    "vision-encoder-decoder": tiny_transformers.vit_gpt2_parts,
+    "blip": tiny_transformers.blip_parts,
+    "git": tiny_transformers.git_parts,
+    "llava": tiny_transformers.llava_parts,
+}
 
 
 @dataclass(frozen=True)
@@ -34,11 +40,17 @@ class Tiny:
     @property
     def ends(self) -> set[int]:
         """Tokens that end a caption."""
-        return {self.tokenizer.eos_token_id}
+        return {self.tokenizer.sep_token_id or self.tokenizer.eos_token_id}
 
     def prompt(self, count: int) -> dict[str, Any]:
-        """What `generate` reads beside pixels."""
-        return {}
+        """What `generate` reads beside pixels: of LLaVA a prompt, in which each patch has a place."""
+        if self.model.config.model_type != "llava":
+            return {}
+        image = self.model.config.image_token_id
+        ids = adapters["llava"].prompt(self.model, self.tokenizer)
+        expanded = [token for id in ids for token in ([image] * PATCHES if id == image else [id])]
+        tokens = torch.tensor([expanded] * count)
+        return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
 
     def save(self, folder: Path) -> None:
         for part in (self.model, self.tokenizer, self.processor):

@@ -28,7 +28,8 @@ def short_name(location: str) -> str:
     >>> short_name("hf:openai/clip-vit-base-patch32"), short_name("models/MiniLM/")
     ('openai/clip-vit-base-patch32', 'MiniLM')
     """
-    return location.removeprefix(HUB) if location.startswith(HUB) else Path(location).resolve().name
+    name = location.removeprefix(HUB)
+    return name if location.startswith(HUB) and not Path(name).is_dir() else Path(name).resolve().name
 
 
 def source(location: str, what: str) -> str:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import adapted
+import tiny_transformers
 from adapted import pixels_of
 from saywhy.data.tokenizer import END, START
 from saywhy.decoding.config import decode
@@ -43,11 +44,10 @@ def test_default_settings_are_those_of_generate(model, tiny):
 
 
 def test_captions_are_words_of_the_training_captions(model):
-    captions = [caption.text for caption in model.captions(adapted.images())]
-    assert "a man riding a skateboard down a street" in captions
-    for caption in model.captions(adapted.images()):
+    captions = list(model.captions(adapted.images()))
+    assert sum(caption.text in tiny_transformers.CAPTIONS for caption in captions) > 3
+    for caption in captions:
         assert len(caption.words) == len(caption.logprobs) == len(caption.alpha)
-        assert " ".join(caption.words).replace(" 's", "'s").replace(" .", ".") == caption.text
         assert sum(len(word.pieces) for word in caption.words) > len(caption.words)  # some words have several pieces
         np.testing.assert_allclose(caption.alpha.sum(axis=-1), 1, rtol=1e-4)
 
@@ -102,5 +102,6 @@ def test_a_saved_folder_gives_the_same_captions(model, tiny, tmp_path):
     tiny.save(tmp_path)
     for place in (tmp_path, f"hf:{tmp_path}"):
         loaded = saywhy.load(place)
-        expected = [caption.text for caption in model.captions(adapted.images())]
-        assert [caption.text for caption in loaded.captions(adapted.images())] == expected
+        settings = {"max_words": 12}  # BLIP saves no limit of its own
+        expected = [caption.text for caption in model.captions(adapted.images(), **settings)]
+        assert [caption.text for caption in loaded.captions(adapted.images(), **settings)] == expected

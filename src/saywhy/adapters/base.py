@@ -34,7 +34,12 @@ from saywhy.registry import Registry
 adapters: Registry[type[Adapter]] = Registry(
     "adapter",
     entry_points="saywhy.adapters",
-    builtin=("saywhy.adapters.vision_encoder_decoder",),
+    builtin=(
+        "saywhy.adapters.vision_encoder_decoder",
+        "saywhy.adapters.blip",
+        "saywhy.adapters.git",
+        "saywhy.adapters.llava",
+    ),
 )
 """Adapters by the `model_type` of the models that they read."""
 
@@ -108,8 +113,21 @@ class Adapter(Captioner[S], Generic[S]):
         return 1
 
     @classmethod
-    def prompt(cls, model: Any, tokenizer: Any) -> list[int]:
-        """Token ids that come before every caption; the last of them is what the first word follows."""
+    def generator(cls, model: Any) -> Any:
+        """The part whose `generate` writes captions."""
+        return model
+
+    @classmethod
+    def image_token(cls, model: Any) -> int | None:
+        """The token that stands for the image in the prompt; None if there is none."""
+        return None
+
+    @classmethod
+    def prompt(cls, model: Any, tokenizer: Any, text: str | None = None) -> list[int]:
+        """Token ids that come before every caption; the last of them is what the first word follows.
+
+        `text` is what the user asks, for models that follow instructions.
+        """
         configs = (model.generation_config, model.config)
         names = ("decoder_start_token_id", "bos_token_id")
         ids = [getattr(config, name, None) for config in configs for name in names]
@@ -118,7 +136,8 @@ class Adapter(Captioner[S], Generic[S]):
     @classmethod
     def ending(cls, model: Any, tokenizer: Any) -> list[int]:
         """Token ids that end a caption."""
-        ids = [model.generation_config.eos_token_id, model.config.eos_token_id, tokenizer.eos_token_id]
+        configured = [getattr(part, "eos_token_id", None) for part in (model.generation_config, model.config)]
+        ids = [*configured, tokenizer.eos_token_id]
         first = next((id for id in (*ids, tokenizer.sep_token_id) if id is not None), None)
         return list(first) if isinstance(first, list | tuple) else [] if first is None else [first]
 

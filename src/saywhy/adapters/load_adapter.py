@@ -17,7 +17,7 @@ from saywhy.data.subwords import SubwordVocabulary
 from saywhy.encoders.registry import EncoderSettings
 from saywhy.errors import UserError
 from saywhy.language_models.word_tokens import token_texts
-from saywhy.pretrained import import_transformers, load_part, load_weights, short_name, unusable
+from saywhy.pretrained import import_transformers, load_part, load_weights, short_name
 
 WHAT = "a captioner"
 
@@ -38,25 +38,30 @@ def load_adapter(location: str, device: torch.device | str = "cpu") -> SavedMode
     return saved
 
 
-def adapt(cls: type[Adapter], model: Any, tokenizer: Any, processor: Any, name: str) -> SavedModel:
-    """A model of transformers with its tokenizer and its image processor as a captioner."""
+def adapt(
+    cls: type[Adapter], model: Any, tokenizer: Any, processor: Any, name: str, prompt: str | None = None
+) -> SavedModel:
+    """A model of transformers with its tokenizer and its image processor as a captioner.
+
+    `prompt` is what a model that follows instructions is asked.
+    """
     model.set_attn_implementation("eager")  # others do not return attention weights
-    native = _native_tokens(cls, model, tokenizer)
+    native = _native_tokens(cls, model, tokenizer, prompt)
     encoder = _vision_tower(cls, model, processor, name)
     captioner = cls(model, encoder, native).eval()
     vocabulary = _vocabulary(native, tokenizer)
-    decoding = decoding_of(model.generation_config, len(native.prompt))
+    decoding = decoding_of(cls.generator(model).generation_config, len(native.prompt))
     preprocessing = preprocessing_of(processor, encoder.size)
     return SavedModel(name, captioner, vocabulary, preprocessing, decoding, conditioning_dropout=0.0)
 
 
-def _native_tokens(cls: type[Adapter], model: Any, tokenizer: Any) -> NativeTokens:
+def _native_tokens(cls: type[Adapter], model: Any, tokenizer: Any, prompt: str | None) -> NativeTokens:
     ends = cls.ending(model, tokenizer)
     if not ends:
         raise UserError("neither the model nor its tokenizer says which token ends a caption")
-    count = model.get_output_embeddings().weight.shape[0]
+    count = cls.generator(model).get_output_embeddings().weight.shape[0]
     tokens = [token for token in range(count) if token not in set(ends)]
-    return NativeTokens(tokens, cls.prompt(model, tokenizer), ends)
+    return NativeTokens(tokens, cls.prompt(model, tokenizer, prompt), ends, cls.image_token(model))
 
 
 def _vision_tower(cls: type[Adapter], model: Any, processor: Any, name: str) -> VisionTower:
@@ -117,6 +122,3 @@ def decoding_of(generation: Any, prompt: int) -> dict[str, Any]:
     settings["min_words"] = min(max(1, int(shortest)), settings["max_words"])
     settings["no_repeat"] = generation.no_repeat_ngram_size == 3
     return settings
-
-
-__all__ = ["adapt", "load_adapter", "unusable"]

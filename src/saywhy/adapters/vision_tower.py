@@ -28,6 +28,9 @@ class VisionTower(Encoder):
         width: D.
         grid: rows and columns of the vectors that stand for a place.
         unplaced: how many vectors before them do not.
+
+    Attributes:
+        length: L.
     """
 
     def __init__(
@@ -35,7 +38,7 @@ class VisionTower(Encoder):
     ) -> None:
         assert settings.size is not None
         super().__init__(settings, body, width, settings.size // grid[0])
-        self.grid, self.unplaced = grid, unplaced
+        self.grid, self.unplaced, self.length = grid, unplaced, unplaced + grid[0] * grid[1]
         self._blocks = list(dict.fromkeys(_block(name) for name, _ in body.named_parameters()))
         self.finetune_from(None)
 
@@ -56,6 +59,8 @@ def _block(name: str) -> str:
 class ProcessorGeometry(Preprocessing):
     """The geometry of an image processor of transformers, which resizes with a filter of its own.
 
+    It first resizes to whole pixels, then crops: the crop in the image is that of `Preprocessing` up to rounding.
+
     Attributes:
         resample: the number of Pillow's filter.
     """
@@ -63,7 +68,12 @@ class ProcessorGeometry(Preprocessing):
     resample: int = Image.Resampling.BILINEAR
 
     def _resize(self, image: Image.Image, crop: Crop, side: int) -> np.ndarray:
-        square = image.resize((side, side), Image.Resampling(self.resample), box=crop)
+        short = round(self.margin * side) if self.fit == "crop" else side
+        scale = short / min(image.size)
+        sizes = [short if self.fit == "squash" or n == min(image.size) else int(n * scale) for n in image.size]
+        left, top = ((size - side) // 2 for size in sizes)
+        resized = image.resize((sizes[0], sizes[1]), Image.Resampling(self.resample))
+        square = resized.crop((left, top, left + side, top + side))
         return np.asarray(square).transpose(2, 0, 1).copy()  # (3, side, side)
 
 
@@ -75,7 +85,7 @@ def preprocessing_of(processor: Any, size: int) -> ProcessorGeometry:
     if crops or "shortest_edge" in shape:
         margin = shape.get("shortest_edge", shape.get("height", size)) / size
         return ProcessorGeometry(size, "crop", max(1.0, margin), resample)
-    return ProcessorGeometry(size, "squash", resample=resample)
+    return ProcessorGeometry(size, "squash", 1.0, resample)
 
 
 def convention_of(processor: Any) -> InputConvention:

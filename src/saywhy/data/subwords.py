@@ -19,6 +19,8 @@ from saywhy.errors import UserError
 
 CONTINUES_WORD = "-_/&"
 """Characters beside letters and digits that continue a word; after an apostrophe the tokenizer begins a clitic."""
+CLITICS = frozenset(("s", "m", "d", "ll", "re", "ve", "t"))
+"""What continues a word that is an apostrophe, for tokenizers that split "'s"."""
 UNDECODABLE = "\ufffd"
 """What stands for a part of a character in the text of a piece."""
 
@@ -83,13 +85,14 @@ class SubwordVocabulary(Vocabulary):
     def spans(self, ids: Sequence[int]) -> list[int]:
         """The number of token ids of each word."""
         starts: list[int] = []
-        has_text = True
+        has_text, before = True, ""
         for place, id in enumerate(ids):
             text = self.texts[id]
-            if has_text and (not starts or (text.strip() and not continues_word(text))):
+            is_clitic = before == "'" and text.strip() in CLITICS
+            if has_text and (not starts or (text.strip() and not is_clitic and not continues_word(text))):
                 starts.append(place)
                 has_text = False
-            has_text = has_text or bool(text.strip())
+            has_text, before = has_text or bool(text.strip()), text.strip()
         return [end - start for start, end in zip(starts, [*starts[1:], len(ids)], strict=True)]
 
     def decode(self, ids: Iterable[int]) -> list[str]:
@@ -130,7 +133,7 @@ class SubwordVocabulary(Vocabulary):
         return tuple(UNK if token == self._unknown else self._id.get(token, UNK) for token in tokens)
 
     def _word(self, ids: Sequence[int]) -> Word:
-        text = "".join(self.texts[id] for id in ids).strip()
+        text = "".join(self.texts[id].strip() for id in ids)
         if UNDECODABLE in text:
             text = self._join([self.tokens[id - len(MARKERS)] for id in ids if id >= len(MARKERS)]).strip()
         return Word(text or "".join(self.words[id] for id in ids), ids)
