@@ -151,4 +151,3 @@ def test_gradient_methods_equal_captums(double):
         cam = LayerGradCam(net, net.channels_first).attribute(x, target=k, relu_attributions=True)  # (1, 1, L)
         assert_close(ours["gradcam"][k], cam.detach()[:, 0, unplaced:], within=1e-6)
     assert ours["gradient-input"].abs().max() > 1e-5
-

@@ -50,8 +50,8 @@ class CrossAttentionAdapter(Adapter[AdapterState]):
     def _run(self, tokens: Tensor, features: Features, **cache: Any) -> tuple[Tensor, Tensor]:
         """Logits (B, T, V), and the last layer's attention (B, heads, T, L), of tokens (B, T)."""
         output = self.decoder(
-            input_ids=self.native[tokens],
-            encoder_hidden_states=features.vectors,
+            input_ids=self.native[tokens].contiguous(),
+            encoder_hidden_states=features.vectors.contiguous(),  # beams of one image share its vectors
             encoder_attention_mask=None if features.mask is None else features.mask.long(),
             output_attentions=True,
             return_dict=True,

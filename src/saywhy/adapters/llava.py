@@ -1,4 +1,4 @@
-"""LLaVA (Liu et al. 2023, https://arxiv.org/abs/2310.03744): a language model that reads the image inside its prompt."""
+"""LLaVA (Liu et al. 2023, https://arxiv.org/abs/2310.03744): a language model that reads the image in its prompt."""
 
 from __future__ import annotations
 

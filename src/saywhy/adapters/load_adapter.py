@@ -1,6 +1,7 @@
 """From the place of a model of transformers to a captioner: `load_adapter`.
 
-Weights are read from safetensors only, nothing is unpickled, and no code of a model's repository is run.
+Weights are read from safetensors only, nothing is unpickled, and no code of a model's repository is run unless the
+caller asks for it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from saywhy.adapters.base import Adapter, NativeTokens, adapters
+from saywhy.adapters.memory import check_memory
 from saywhy.adapters.vision_tower import VisionTower, convention_of, preprocessing_of
 from saywhy.captioners.model_folder import SavedModel
 from saywhy.data.subwords import SubwordVocabulary
@@ -22,20 +24,48 @@ from saywhy.pretrained import import_transformers, load_part, load_weights, shor
 WHAT = "a captioner"
 
 
-def load_adapter(location: str, device: torch.device | str = "cpu") -> SavedModel:
-    """The captioner at `location`, a folder or hf:NAME, behind the adapter of its `model_type`."""
+def load_adapter(
+    location: str,
+    device: torch.device | str = "cpu",
+    prompt: str | None = None,
+    trust_remote_code: bool = False,
+) -> SavedModel:
+    """The captioner at `location`, a folder or hf:NAME, behind the adapter of its `model_type`.
+
+    Args:
+        location: the folder, or hf: and a folder or the name of a model on the Hub.
+        device: of the model.
+        prompt: what a model that follows instructions is asked, in place of the adapter's own prompt.
+        trust_remote_code: run code from the model's repository, if it needs some.
+    """
     transformers = import_transformers("a captioner of Hugging Face")
-    config = load_part(transformers.AutoConfig, location, WHAT)
-    if config.model_type not in adapters:
-        known = ", ".join(adapters)
-        raise UserError(f"{location}: a {config.model_type} model is no captioner that saywhy can read: {known}")
-    cls = adapters[config.model_type]
-    tokenizer = load_part(transformers.AutoTokenizer, location, "a captioner with a tokenizer")
-    processor = load_part(transformers.AutoImageProcessor, location, "a captioner with an image processor")
-    model = load_weights(getattr(transformers, cls.model_class), location, WHAT, "cpu")
-    saved = adapt(cls, model, tokenizer, processor, short_name(location))
+    code = {"trust_remote_code": trust_remote_code}
+    config = load_part(transformers.AutoConfig, location, WHAT, **code)
+    cls = _adapter_of(location, config)
+    tokenizer = load_part(transformers.AutoTokenizer, location, "a captioner with a tokenizer", **code)
+    if not len(tokenizer) or tokenizer("a", add_special_tokens=False)["input_ids"] == []:
+        raise UserError(f"{location}: its tokenizer is missing; save it beside the model, with tokenizer.json")
+    processor = load_part(transformers.AutoImageProcessor, location, "a captioner with an image processor", **code)
+    check_memory(location, device)
+    model_class = getattr(transformers, cls.model_class, transformers.AutoModel)
+    model = load_weights(model_class, location, WHAT, "cpu", **code)
+    saved = adapt(cls, model, tokenizer, processor, short_name(location), prompt)
     saved.captioner.to(device)
     return saved
+
+
+def _adapter_of(location: str, config: Any) -> type[Adapter]:
+    """The adapter of a model; a `UserError` for one that does not write captions."""
+    if config.model_type not in adapters:
+        known = ", ".join(adapters)
+        raise UserError(
+            f"{location}: a {config.model_type} model is no captioner that saywhy has an adapter for: {known}"
+        )
+    cls = adapters[config.model_type]
+    architectures = config.architectures or [cls.model_class]
+    if cls.model_class not in architectures:
+        raise UserError(f"{location}: a {architectures[0]} writes no captions; a {cls.model_class} does")
+    return cls
 
 
 def adapt(

@@ -80,7 +80,7 @@ class PrefixAdapter(Adapter[AdapterState]):
     ) -> tuple[Tensor, Attention]:
         """As `step`, for all tokens at once."""
         prefix, seen = self._prefix(features)
-        words = self.embed(self.native[captions], 0)
+        words = self.embed(self.native[captions].contiguous(), 0)
         x = torch.cat([prefix, words], dim=1)  # (B, prefix + T, D)
         with self._attention() as weights:
             logits = self.read(x, self._mask(seen, words.shape[1], x), None)
@@ -98,7 +98,9 @@ class PrefixAdapter(Adapter[AdapterState]):
         vectors = features.vectors
         exists = torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device)
         image = exists if features.mask is None else features.mask
-        return torch.cat([exists[:, :1].expand(-1, len(self.before)), image, exists[:, :1].expand(-1, len(self.after))], 1)
+        return torch.cat(
+            [exists[:, :1].expand(-1, len(self.before)), image, exists[:, :1].expand(-1, len(self.after))], 1
+        )
 
     def _mask(self, seen: Tensor, words: int, x: Tensor) -> Tensor:
         """What is added to the energies of the last T of prefix and words: (B, 1, T, prefix + words)."""
