@@ -9,8 +9,8 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "saywhy"
 ORDER = [
-    *("data", "viz", "encoders", "captioners", "language_models", "decoding", "metrics", "explain", "hallucination"),
-    *("inference", "bulk", "judges", "training", "audits", "reports", "web", "cli"),
+    *("data", "viz", "encoders", "captioners", "language_models", "adapters", "decoding", "metrics", "explain"),
+    *("hallucination", "inference", "bulk", "judges", "training", "audits", "reports", "web", "cli"),
 ]
 ROOT = {"errors", "files", "registry", "provenance", "cache", "pretrained"}
 MODULES = {

@@ -16,6 +16,7 @@ from saywhy.captioners import Captioner
 from saywhy.explain.composites import Composite
 from saywhy.explain.lrp import LRPMode, PixelInput
 from saywhy.explain.passes import Forward, Relevance, Targets, run_lrp
+from saywhy.explain.tracing import current
 
 DOUBLE = torch.float64
 ROUNDING = {torch.float32: 1e-3, DOUBLE: 1e-9}
@@ -58,7 +59,7 @@ def propagate(
         x.pixel_input = PixelInput(sink, low, high, torch.ones_like(x))  # type: ignore[attr-defined]
     mode = LRPMode(composite or Composite(), x, attention)
     with mode:
-        out = function(x)
+        out = current(function(x))
     w = randn(*out.shape, seed=1, dtype=out.dtype)
     leaves = [x, sink, mode.absorbed, mode.initial_state]
     g, at_sink, absorbed, initial_state = torch.autograd.grad(out, leaves, w, allow_unused=True, materialize_grads=True)

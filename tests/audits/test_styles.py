@@ -68,10 +68,11 @@ def test_probabilities_after_a_prefix_begin_with_the_marker_of_the_style(context
     for style, context in contexts.items():
         (batch,) = context.batches(context.data.images[:1])
         features, prefix, word = context.encode(batch), [7, 9], 8
+        words = [context.model.vocabulary.words[id] for id in (*prefix, word)]
         tokens = torch.tensor([[context.model.vocabulary.start(style), *prefix]])
         with torch.no_grad():
             logits, _ = context.captioner(features, tokens)
         expected = log_probabilities(logits[0, -1], styles=2)[word].exp()
-        probabilities[style] = float(context.probabilities(features, [0], [prefix], [word])[0])
+        probabilities[style] = float(context.probabilities(features, [0], [words[:-1]], words[-1:])[0])
         assert probabilities[style] == pytest.approx(float(expected), rel=1e-4)
     assert probabilities["coco"] != pytest.approx(probabilities["flickr8k"], rel=1e-3)

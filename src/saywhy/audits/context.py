@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from saywhy.cache import Arrays, DiskCache, ItemCache, content_key
 from saywhy.captioners.base import Captioner
@@ -28,12 +27,13 @@ from saywhy.data.datasets import CaptionedImage, Dataset
 from saywhy.data.object_words import ObjectWords
 from saywhy.data.phrases import Phrases
 from saywhy.data.regions import RegionSource
-from saywhy.data.tokenizer import PAD, tokenize
-from saywhy.decoding.config import decode, log_probabilities
+from saywhy.data.tokenizer import tokenize
+from saywhy.decoding.config import decode
 from saywhy.encoders.base import Features
 from saywhy.errors import UnreadableImage, UserError
 from saywhy.explain.composites import DEFAULT, Composite, composite
 from saywhy.explain.methods import METHODS
+from saywhy.explain.targets import Targets
 from saywhy.inference.batches import ImageBatch, ImageBatches, default_workers
 from saywhy.inference.model import Model
 
@@ -264,12 +264,9 @@ class AuditContext:
         return captions
 
     def probabilities(
-        self, features: Features, rows: Sequence[int], prefixes: Sequence[Sequence[int]], words: Sequence[int]
+        self, features: Features, rows: Sequence[int], prefixes: Sequence[Sequence[str]], words: Sequence[str]
     ) -> np.ndarray:
-        """The probability of each word after its prefix, for the image in its row of the features: (N,).
-
-        Prefixes are word numbers without the token that captions begin with.
-        """
+        """The probability of each word after its prefix, for the image in its row of the features: (N,)."""
         order = sorted(range(len(prefixes)), key=lambda i: -len(prefixes[i]))  # longest first: less padding
         p = np.empty(len(order))
         for start in range(0, len(order), self.forward_batch):
@@ -281,17 +278,14 @@ class AuditContext:
 
     @torch.no_grad()
     def _probabilities(
-        self, features: Features, rows: list[int], prefixes: list[Sequence[int]], words: list[int]
+        self, features: Features, rows: list[int], prefixes: list[Sequence[str]], words: list[str]
     ) -> np.ndarray:
-        tokens = pad_sequence(
-            [torch.tensor([self.start_token, *prefix]) for prefix in prefixes], batch_first=True, padding_value=PAD
-        )
-        lengths = [len(prefix) for prefix in prefixes]
-        row, last, word = (torch.tensor(values, device=self.device) for values in (rows, lengths, words))
-        logits, _ = self.captioner(features.select(row), tokens.to(self.device))
-        logits = logits[torch.arange(len(rows), device=self.device), last]  # (N, V)
-        log_p = log_probabilities(logits, self.captioner.styles)
-        return log_p.gather(-1, word[:, None])[:, 0].exp().cpu().numpy()
+        captions = [[*prefix, word] for prefix, word in zip(prefixes, words, strict=True)]
+        last = [[len(prefix)] for prefix in prefixes]
+        targets = Targets.of_captions(captions, last, self.model.vocabulary, self.device, style=self.style)
+        selected = features.select(torch.tensor(rows, device=self.device))
+        logits, _ = self.captioner(selected, targets.tokens[:, :-1])  # nothing follows the last token
+        return targets.probabilities(logits, self.captioner.styles)[:, 0].cpu().numpy()
 
 
 @contextmanager

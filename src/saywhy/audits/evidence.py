@@ -18,7 +18,7 @@ from saywhy.data.datasets import CaptionedImage
 from saywhy.data.object_words import Mention
 from saywhy.data.preprocess import boxes_on_image, upsample_grid
 from saywhy.explain.methods import METHODS, Attributions, attribute
-from saywhy.explain.passes import Targets
+from saywhy.explain.targets import Targets
 from saywhy.inference.batches import ImageBatch
 
 

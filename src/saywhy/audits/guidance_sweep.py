@@ -23,7 +23,7 @@ from saywhy.data.datasets import CaptionedImage
 from saywhy.decoding.config import Decoding, decode
 from saywhy.explain.composites import composite
 from saywhy.explain.methods import attribute
-from saywhy.explain.passes import Targets
+from saywhy.explain.targets import Targets
 from saywhy.inference.batches import ImageBatch
 from saywhy.pretrained import HUB
 

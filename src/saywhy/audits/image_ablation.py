@@ -200,8 +200,7 @@ class _Ablation:
         self, features: Features, captions: Sequence[ImageEvidence], targets: Sequence[_Target]
     ) -> np.ndarray:
         """The probability of each target after the words before it, (N,)."""
-        numbers = self.context.model.vocabulary.ids
-        tokens = [[numbers[word] for word in caption.words] for caption in captions]
+        tokens = [caption.words.tolist() for caption in captions]
         positions = [(row, captions[row].objects[j]) for row, j in targets]
         prefixes = [tokens[row][:position] for row, position in positions]
         words = [tokens[row][position] for row, position in positions]

@@ -12,7 +12,7 @@ from saywhy.audits.context import AuditContext, NotApplicable
 from saywhy.cache import Arrays
 from saywhy.data.coco_objects import coco_mentions
 from saywhy.data.datasets import CaptionedImage
-from saywhy.explain.passes import Targets
+from saywhy.explain.targets import Targets
 from saywhy.hallucination import fitting
 from saywhy.hallucination.chair import image_objects
 from saywhy.hallucination.labels import evidence_of_objects

@@ -33,7 +33,7 @@ from saywhy.captioners.base import Captioner
 from saywhy.data.datasets import CaptionedImage
 from saywhy.encoders.base import Encoder, Features
 from saywhy.explain.methods import METHODS, attribute
-from saywhy.explain.passes import Targets
+from saywhy.explain.targets import Targets
 from saywhy.inference.batches import ImageBatch
 from saywhy.viz import plots
 from saywhy.viz.method_styles import METHOD_STYLES
@@ -233,6 +233,8 @@ def shuffle_weights(captioner: Captioner, first: int) -> Captioner:
     copy, random = deepcopy(captioner), torch.Generator().manual_seed(0)
     for name, values in [*copy.named_parameters(), *copy.named_buffers()]:
         part = name.removeprefix(BODY)
+        if not values.is_floating_point():
+            continue  # numbers of positions or tokens
         if not name.startswith("encoder.") or (part != name and copy.encoder.block_of(part) >= first):
             order = torch.randperm(values.numel(), generator=random).to(values.device)
             values.data.copy_(values.data.flatten()[order].view_as(values))

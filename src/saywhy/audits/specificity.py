@@ -271,11 +271,11 @@ class _Comparison:
         selected = select_highest(flat, round(MASKED * S * S), random_for(image.name).random(S * S))
         masks = torch.from_numpy(selected).view(-1, S, S)
         features = context.encode(batch, [0] * len(flat), lambda pixels, part: mask_pixels(pixels, masks[part]))
-        ids = [context.model.vocabulary.ids[word] for word in caption.words.tolist()]
+        tokens = caption.words.tolist()
         result: dict[tuple[int, int], np.ndarray] = {}
         for j in words:
             position = caption.objects[j]
-            prefixes, targets = [ids[:position]] * len(flat), [ids[position]] * len(flat)
+            prefixes, targets = [tokens[:position]] * len(flat), [tokens[position]] * len(flat)
             p = context.probabilities(features, range(len(flat)), prefixes, targets).reshape(-1, M)
             result |= {(i, j): p[row] for row, i in enumerate(words)}
         return result

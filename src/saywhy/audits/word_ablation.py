@@ -133,10 +133,9 @@ class _Ablation:
 
     def __call__(self, batch: ImageBatch, images: list[CaptionedImage]) -> Iterator[Arrays]:
         captions = [self.evidence.load(image) for image in images]
-        numbers = self.context.model.vocabulary.ids
         rows, prefixes, words = [], [], []
         for row, (image, caption) in enumerate(zip(images, captions, strict=True)):
-            tokens = [numbers[word] for word in caption.words]
+            tokens = caption.words.tolist()
             for position, removals in zip(_positions(caption), _removals(image, caption), strict=True):
                 for removed in removals:
                     rows.append(row)

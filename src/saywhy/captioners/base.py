@@ -313,6 +313,10 @@ class Captioner(nn.Module, ABC, Generic[S]):
             attention.append(step.attention)
         return stack_over_time(logits), Attention.over_time(attention)
 
+    def is_word_table(self, table: Tensor) -> bool:
+        """Whether a table of embeddings is that of words; relevance ends at these, and others are constants."""
+        return True
+
     @classmethod
     def check_attention_mode(cls, mode: str) -> None:
         """Raise a `UserError` if the captioner does not have this attention mode."""

@@ -122,6 +122,15 @@ def audit(
             rich_help_panel=RISK,
         ),
     ] = False,
+    save_to: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Save the fitted risk model here, with the model or a reference to it; load this folder to use it.",
+            show_default=False,
+            rich_help_panel=RISK,
+        ),
+    ] = None,
     unfamiliar: Annotated[
         Path | None,
         typer.Option(
@@ -183,6 +192,7 @@ def audit(
     check_writable("--out", out, folder=True)
     check_writable("--cache", cache, folder=True)
     import_plugins(plugins)
+    save_risk = save_risk or save_to is not None
     names = _select(name, fit, fit_risk, save_risk)
     _check_familiarity(name, names, unfamiliar, fit_familiarity, save_familiarity)
     if occlusion and "specificity" not in names:
@@ -191,10 +201,12 @@ def audit(
     options = Options(
         model, data, reader, image_folder, split, limit, boxes, object_words,
         (composite, score, map), occlusion, regions, style, fit,
-        fit_risk or (), fit_images, batch_size, workers, device, unfamiliar,
+        fit_risk or (), fit_images, batch_size, workers, device, unfamiliar, save_to,
     )  # fmt: skip
     if save_risk:
-        check_writable("--save-risk", _model_folder(model), folder=True)
+        check_writable("--save-to" if save_to else "--save-risk", save_to or _own_folder(model), folder=True)
+    if save_familiarity:
+        _check_own_familiarity(model)
     context = _context(names, options, cache or out / "cache", failures)
     if save_risk and not context.fit_contexts:
         raise UserError(
@@ -207,7 +219,7 @@ def audit(
         for note in _notes(result):
             print_error(note)
         if save_risk and result["audit"] == "risk":
-            _save_risk(result, options, failures)
+            _save_risk(result, options, context, failures)
         if as_json:
             typer.echo(json_line(result))
         else:
@@ -239,6 +251,7 @@ class Options:
     workers: int | None
     device: str
     unfamiliar: Path | None
+    save_to: Path | None
 
 
 def _select(name: str, fit: str | None, fit_risk: Sequence[Path] | None, save_risk: bool) -> tuple[str, ...]:
@@ -373,20 +386,43 @@ def _run(names: Sequence[str], context: AuditContext, out: Path) -> Iterator[tup
 
 def _model_folder(model: str | None) -> Path:
     from saywhy.inference.model import locate
+    from saywhy.pretrained import HUB
 
-    return locate(model)
+    return locate(model.removeprefix(HUB) if model is not None else None)
 
 
-def _save_risk(result: dict[str, Any], options: Options, failures: Failures) -> None:
+def _own_folder(model: str | None) -> Path:
+    """The folder of a model that can hold its risk model."""
+    from saywhy.pretrained import HUB, is_hub_name
+
+    folder = _model_folder(model)
+    if not folder.is_dir() and model is not None and (model.startswith(HUB) or is_hub_name(model)):
+        raise UserError(f"--save-risk: {model} has no folder of its own on this machine; add --save-to DIR")
+    return folder
+
+
+def _check_own_familiarity(model: str | None) -> None:
+    """Refuse to save a familiarity for a model of transformers, whose files it could not be checked against."""
+    from saywhy.pretrained import is_hub_name, is_transformers_model
+
+    if model is not None and (is_hub_name(model) or is_transformers_model(model)):
+        raise UserError(
+            f"--save-familiarity: {model} is not a model folder of saywhy, so no familiarity can be saved in it"
+        )
+
+
+def _save_risk(result: dict[str, Any], options: Options, context: AuditContext, failures: Failures) -> None:
     """Save a fitted risk model in the model's folder, with the table of object words it was fitted with."""
     from saywhy.hallucination.risk_model import OBJECTS_FILE, RISK_FILE, Risk
 
     if result["not_applicable"]:
         failures("no risk model was fitted, so none is saved")
         return
-    folder = _model_folder(options.model)
+    folder = options.save_to or _model_folder(options.model)
     table = options.object_words
     try:
+        if options.save_to is not None:
+            context.model.save_pretrained(folder)
         if table is not None and table.resolve() != (folder / OBJECTS_FILE).resolve():
             shutil.copyfile(table, folder / OBJECTS_FILE)
         Risk.from_dict(result["fitted_risk"]).save(folder)

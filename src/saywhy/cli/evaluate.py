@@ -296,7 +296,7 @@ def _generate(
         **({"regions": source.describe()} if source else {}),
         **_training_details(locate(model)),
     }
-    words = {name: caption.words for name, caption in result.captions.items()}
+    words = {name: loaded.vocabulary.as_reference(caption.words) for name, caption in result.captions.items()}
     unreadable = tuple(line.removeprefix(f"{data.root}{os.sep}") for line in result.unreadable)
     return GeneratedCaptions(loaded.name, str(settings), words, unreadable, details)
 

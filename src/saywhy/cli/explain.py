@@ -282,13 +282,19 @@ def _decoding(**settings: Any) -> dict[str, Any]:
 
 
 def _check_request(model: str | None, style: str, options: dict[str, Any]) -> None:
-    """Raise a `UserError` for a request that this model cannot answer; only its vocabulary is loaded."""
+    """Raise a `UserError` for a request that this model cannot answer; only its vocabulary is loaded.
+
+    Models of transformers and of the Hub are asked when they are loaded.
+    """
     from saywhy.captioners.model_folder import VOCABULARY, read_config
     from saywhy.data.tokenizer import Vocabulary
     from saywhy.decoding import Decoding
     from saywhy.explain.request import ExplanationRequest
     from saywhy.inference.model import locate
+    from saywhy.pretrained import is_hub_name, is_transformers_model
 
+    if model is not None and (is_hub_name(model) or is_transformers_model(model)):
+        return
     folder = locate(model)
     try:
         max_words = Decoding(**read_config(folder).get("decoding", {})).max_words

@@ -18,7 +18,9 @@ Images = Annotated[
 Model = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME|DIR", help="Name or folder of a model; see saywhy models.", show_default="the shipped model"
+        metavar="NAME|DIR",
+        help="Name or folder of a model, or hf:NAME for one of Hugging Face; see saywhy models.",
+        show_default="the shipped model",
     ),
 ]
 Plugins = Annotated[

@@ -88,7 +88,7 @@ class ObjectWords:
         >>> ObjectWords.read().lemma("knives")
         'knife'
         """
-        return self._table.forms.get(word)
+        return self._table.forms.get(word.lower())
 
     def kind(self, lemma: str) -> str:
         """Which of `KINDS` an object is.
@@ -157,7 +157,7 @@ class ObjectWords:
         start = 0
         while start < len(words):
             for length in range(min(self._longest, len(words) - start), 0, -1):
-                phrase = " ".join(words[start : start + length])
+                phrase = " ".join(words[start : start + length]).lower()
                 if length == 1 or phrase in self._table.forms or phrase in self._table.nothing:
                     yield start, length, phrase
                     start += length

@@ -76,8 +76,7 @@ class Preprocessing:
         without_margin = Preprocessing(self.size, self.fit, margin=1.0)
         return self._resize(image, without_margin.crop(*image.size), side)
 
-    @staticmethod
-    def _resize(image: Image.Image, crop: Crop, side: int) -> np.ndarray:
+    def _resize(self, image: Image.Image, crop: Crop, side: int) -> np.ndarray:
         square = image.resize((side, side), Image.Resampling.BILINEAR, box=crop, reducing_gap=3.0)
         return np.asarray(square).transpose(2, 0, 1).copy()  # (3, side, side)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
@@ -219,7 +219,7 @@ def _spell(token: str) -> tuple[str, ...]:
     return (word,)
 
 
-SPACED_CLITIC = re.compile(r" (n't|'(?:s|m|d|ll|re|ve)?)(?= |$)")
+SPACED_CLITIC = re.compile(r" (n't|'(?:s|m|d|ll|re|ve)?|[.,!?;:])(?= |$)")  # only sub-words give punctuation
 
 
 def as_text(words: Sequence[str]) -> str:
@@ -293,9 +293,29 @@ class Vocabulary:
 
     def encode(self, words: Sequence[str], style: str = "") -> list[int]:
         """Token ids of a tokenised caption, between `<start>`, or the marker of a style, and `<end>`."""
+        return [self.start(style), *(id for pieces in self.pieces(words) for id in pieces), END]
+
+    def pieces(self, words: Sequence[str]) -> list[tuple[int, ...]]:
+        """The token ids of each word of a caption: one, unless the tokens are sub-words (`data.subwords`)."""
         # a marker that a caption contains as text is unknown, like any word outside the vocabulary
         ids = (self.ids.get(word, UNK) for word in words)
-        return [self.start(style), *(index if index >= self.markers else UNK for index in ids), END]
+        return [(index if index >= self.markers else UNK,) for index in ids]
+
+    def spans(self, ids: Sequence[int]) -> list[int]:
+        """The number of token ids of each word, which is 1 unless they are sub-words."""
+        return [1] * len(ids)
+
+    def has(self, word: str) -> bool:
+        """Whether captions can contain the word."""
+        return self.ids.get(word, 0) >= self.markers
+
+    def as_reference(self, words: Sequence[str]) -> Sequence[str]:
+        """The words of a decoded caption as metrics count them: like those of tokenised reference captions."""
+        return words
+
+    def whole_words(self) -> Iterator[tuple[int, str]]:
+        """The token ids that are a word of their own, and the word."""
+        return iter(enumerate(self.words))
 
     def decode(self, ids: Iterable[int]) -> list[str]:
         """Words of these token ids."""

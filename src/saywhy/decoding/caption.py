@@ -8,6 +8,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -67,14 +68,22 @@ class Caption:
     def of(
         cls, hypothesis: Hypothesis, vocabulary: Vocabulary, features: Features, row: int, **details: Any
     ) -> Caption:
-        """A hypothesis in words; `row` is the row of its image in the features."""
-        words = tuple(vocabulary.decode(hypothesis.tokens))
-        logprobs, alpha, boxes = hypothesis.logprobs[: len(words)], hypothesis.alpha, None
+        """A hypothesis in words; `row` is the row of its image in the features.
+
+        The log-probability of a word of several pieces is the sum of theirs, its attention that of the first.
+        """
+        words, spans = tuple(vocabulary.decode(hypothesis.tokens)), vocabulary.spans(hypothesis.tokens)
+        first = [end - length for end, length in zip(accumulate(spans), spans, strict=True)]  # token of each word
+        logprobs = tuple(
+            sum(hypothesis.logprobs[start : start + length]) for start, length in zip(first, spans, strict=True)
+        )
+        alpha, beta, boxes = hypothesis.alpha[first], hypothesis.beta, None
+        beta = None if beta is None else beta[first]
         if features.boxes is not None:
             boxes = features.boxes[row].float().cpu().numpy()
             is_region = has_area(boxes)
             alpha, boxes = alpha[..., is_region], boxes[is_region]
-        return cls(words, logprobs, hypothesis.score, alpha, hypothesis.beta, features.grid, boxes, **details)
+        return cls(words, logprobs, hypothesis.score, alpha, beta, features.grid, boxes, **details)
 
     @property
     def text(self) -> str:

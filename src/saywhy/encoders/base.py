@@ -35,12 +35,15 @@ class Features:
         grid: rows and columns if the L vectors are a grid in reading order, L = rows · columns.
         boxes: (B, L, 4) if they are regions: left, top, right, bottom as shares of the encoder's input.
         mask: (B, L), true where a vector exists, as images may have fewer regions than L; None if all exist.
+        unplaced: how many of the L vectors, the first ones, stand for no place, such as a class token; a grid has
+            L − unplaced cells.
     """
 
     vectors: Tensor
     grid: tuple[int, int] | None = None
     boxes: Tensor | None = None
     mask: Tensor | None = None
+    unplaced: int = 0
 
     @classmethod
     def of_regions(cls, vectors: Tensor, boxes: Tensor) -> Features:
@@ -59,6 +62,7 @@ class Features:
             parts[0].grid,
             torch.cat(boxes) if boxes else None,
             torch.cat(masks) if masks else None,
+            parts[0].unplaced,
         )
 
     def __len__(self) -> int:
@@ -67,12 +71,12 @@ class Features:
     def __getitem__(self, rows: slice) -> Features:
         """The features of these rows of the batch, as views."""
         boxes, mask = (None if part is None else part[rows] for part in (self.boxes, self.mask))
-        return Features(self.vectors[rows], self.grid, boxes, mask)
+        return Features(self.vectors[rows], self.grid, boxes, mask, self.unplaced)
 
     def select(self, rows: Tensor) -> Features:
         """The features of these rows of the batch; a row may occur more than once."""
         boxes, mask = (None if part is None else take_rows(part, rows) for part in (self.boxes, self.mask))
-        return Features(take_rows(self.vectors, rows), self.grid, boxes, mask)
+        return Features(take_rows(self.vectors, rows), self.grid, boxes, mask, self.unplaced)
 
     def in_boxes(self, boxes: Tensor) -> Features:
         """Features of boxes (B, R, 4), pooled from these, which are on a grid; a box without area is padding."""

@@ -188,6 +188,7 @@ def lrp_map(kind: str, pixels: Tensor | None, relevance: Tensor, features: Featu
     `pixels` and `relevance` are those of pixels (K, B, S, S) and of features (K, B, L).
     For the maps in `COMPARING`, this is what `less_others` compares.
     """
+    relevance = relevance[..., features.unplaced :] if features.unplaced else relevance
     if pixels is None or kind == "features":
         return relevance
     if kind in ("seen", "apart"):

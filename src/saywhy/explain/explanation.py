@@ -28,24 +28,28 @@ FORMAT = 2
 
 @dataclass(frozen=True)
 class Budget:
-    """The evidence budget: a word's score is exactly image + earlier_words + initial_state + absorbed.
+    """The evidence budget: a word's score is exactly the sum of these parts.
 
     Attributes:
         image: relevance of the image features.
         earlier_words: relevance of the words before it.
         initial_state: relevance of `<start>`, or the marker of a style, and of constant initial states.
         absorbed: relevance absorbed by biases and stabilisers, summed over layers.
+        class_token: relevance of features of the image that stand for no place in it, such as a class token.
+        own_pieces: relevance of the first pieces of a word of several sub-words.
     """
 
     image: float
     earlier_words: float
     initial_state: float
     absorbed: float
+    class_token: float = 0.0
+    own_pieces: float = 0.0
 
     @property
     def total(self) -> float:
         """The sum, which is the score."""
-        return self.image + self.earlier_words + self.initial_state + self.absorbed
+        return sum(asdict(self).values())
 
     @property
     def image_share(self) -> float:
@@ -54,8 +58,9 @@ class Budget:
         >>> Budget(image=3.0, earlier_words=-1.0, initial_state=0.0, absorbed=0.5).image_share
         0.75
         """
-        evidence = abs(self.image) + abs(self.earlier_words) + abs(self.initial_state)
-        return self.image / evidence if evidence else 0.0
+        image, words = self.image + self.class_token, self.earlier_words + self.own_pieces
+        evidence = abs(image) + abs(words) + abs(self.initial_state)
+        return image / evidence if evidence else 0.0
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ are registered. Relevance that reaches a function without a rule raises an error
     a product of two signals    half to each; of a signal and a constant, all to the signal
     sums, linear maps           the ε-rule; sums of two signals also by magnitude
     normalisation               its mean is linear, its variance a constant; a batch norm after a convolution is folded
-    tanh, ReLU, ReLU6, GELU, …  pass their relevance on unchanged
+    tanh, ReLU, ReLU6, GELU, …  pass their relevance on unchanged, as does a power
+    1/√x, 1/x, a divisor        constants: scales, such as that of an RMS norm
     LSTM cell                   the three gates are constants; c' = f c + i tanh(g) and g by the ε-rule
 """
 
@@ -26,7 +27,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.modules.utils import _pair
 
-from saywhy.errors import UserError
 from saywhy.explain.composites import Composite
 from saywhy.explain.lrp_conv import Convolution, FirstConvolution, Geometry
 from saywhy.explain.lrp_rules import (
@@ -38,7 +38,17 @@ from saywhy.explain.lrp_rules import (
     Softmax,
     SplitEqually,
 )
-from saywhy.explain.tracing import TracingMode, is_linear, is_signal, map_nested, signals, variants
+from saywhy.explain.tracing import (
+    IsWordTable,
+    TracingMode,
+    every_table,
+    is_linear,
+    is_signal,
+    map_nested,
+    signals,
+    variants,
+    written,
+)
 
 RULES: dict[Any, Callable[..., Any]] = {}
 
@@ -84,6 +94,7 @@ class LRPMode(TracingMode):
         composite: which rule each kind of layer gets.
         like: a tensor with the batch size and the precision of the model.
         attention: "constant" or "attnlrp", unless the composite says which.
+        is_word_table: which embeddings are those of words; other ones are constants.
 
     Attributes:
         absorbed: a leaf (B,) whose gradient is the relevance absorbed by biases and stabilisers.
@@ -92,9 +103,15 @@ class LRPMode(TracingMode):
         embedded: the word embeddings in the order of their lookups.
     """
 
-    def __init__(self, composite: Composite, like: Tensor, attention: str = "constant") -> None:
+    def __init__(
+        self,
+        composite: Composite,
+        like: Tensor,
+        attention: str = "constant",
+        is_word_table: IsWordTable = every_table,
+    ) -> None:
         super().__init__()
-        self.composite = composite
+        self.composite, self.is_word_table = composite, is_word_table
         self.attention = composite.attention or attention
         self.input_width = like.shape[-1]  # of pixels; the stride of a convolution is relative to it
         self.absorbed, self.initial_state = (like.new_zeros(len(like), requires_grad=True) for _ in range(2))
@@ -102,7 +119,7 @@ class LRPMode(TracingMode):
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The rule's result where there is a rule and an argument is a signal; else the function's."""
-        if func is F.embedding:
+        if func is F.embedding and self.is_word_table(args[1]):
             self.embedded.append(func(*args, **kwargs).requires_grad_())
             return self.embedded[-1]
         if func in RULES and signals(args, kwargs):
@@ -224,7 +241,7 @@ def _rsub(lrp: LRPMode, func: Any, a: Any, b: Any) -> Tensor:
     return _sub(lrp, func, b, a)
 
 
-@rule(*variants("mul", "multiply", "__mul__", "__rmul__", "matmul", "__matmul__", "bmm", "einsum"))
+@rule(*variants("mul", "multiply", "__mul__", "__rmul__", "matmul", "__matmul__", "mm", "bmm", "einsum"))
 def _product(lrp: LRPMode, func: Any, *args: Any, **kwargs: Any) -> Tensor:
     n = len(signals(args, kwargs))
     if n > 1:
@@ -232,12 +249,20 @@ def _product(lrp: LRPMode, func: Any, *args: Any, **kwargs: Any) -> Tensor:
     return func(*args, **kwargs)
 
 
+@rule(*variants("addmm", "baddbmm"))
+def _add_product(
+    lrp: LRPMode, func: Any, input: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Tensor:
+    product = alpha * _product(lrp, torch.matmul, a, b)
+    return product if beta == 0 else _add(lrp, torch.add, product, input, alpha=beta)
+
+
 @rule(*variants("div", "divide", "true_divide", "__truediv__", "__div__"))
 def _div(lrp: LRPMode, func: Any, a: Any, b: Any) -> Tensor:
     return a / (b.detach() if isinstance(b, Tensor) else b)  # a divisor is a scale: a constant
 
 
-@rule(*variants("sigmoid", "hardsigmoid"))
+@rule(*variants("sigmoid", "hardsigmoid", "rsqrt", "reciprocal"))
 def _gate(lrp: LRPMode, func: Any, x: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
     return func(x.detach(), *rest, **kwargs)
 
@@ -250,9 +275,32 @@ def _activation(lrp: LRPMode, func: Any, x: Tensor, *rest: Any, **kwargs: Any) -
     return ActivationRule.apply(x, y) if call is None else lrp.convolution(call, y)
 
 
+@rule(*variants("pow", "__pow__", "square"))
+def _power(lrp: LRPMode, func: Any, x: Any, exponent: Any = 2) -> Tensor:
+    if not is_signal(x) or not isinstance(exponent, int | float):
+        return without_rule(func(x, exponent), func)
+    y = x.detach().pow(exponent)
+    return ActivationRule.apply(x, y) if exponent > 0 else y  # a negative one makes a scale: a constant
+
+
 @rule(*variants("softmax"))
-def _softmax(lrp: LRPMode, func: Any, x: Tensor, dim: int, *rest: Any, **kwargs: Any) -> Tensor:
-    return lrp.softmax(x, dim)
+def _softmax(
+    lrp: LRPMode, func: Any, input: Tensor, dim: int, _stacklevel: int = 3, dtype: torch.dtype | None = None
+) -> Tensor:
+    return lrp.softmax(_converted(input, dtype), dim)
+
+
+def _converted(x: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """x in another precision; double precision is kept, also where a model computes parts of itself in less."""
+    return x if dtype is None or x.dtype == torch.float64 else x.to(dtype)
+
+
+@rule(*variants("to", "float", "type"))
+def _convert(lrp: LRPMode, func: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    if x.dtype != torch.float64:
+        return func(x, *args, **kwargs)
+    out = func(x.detach(), *args, **kwargs)  # may name a device too
+    return x if isinstance(out, Tensor) and out.device == x.device else func(x, *args, **kwargs)
 
 
 @rule(*variants("scaled_dot_product_attention"))
@@ -266,16 +314,17 @@ def _attention(
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> Tensor:
+    if enable_gqa:
+        k, v = (part.repeat_interleave(q.shape[-3] // part.shape[-3], dim=-3) for part in (k, v))
     energies = _product(lrp, torch.matmul, q, k.transpose(-1, -2)) * (scale or 1 / math.sqrt(q.shape[-1]))
     if is_causal:
         attn_mask = torch.ones(energies.shape[-2:], dtype=torch.bool, device=q.device).tril()
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         energies = energies.masked_fill(~attn_mask, -torch.inf)
     elif attn_mask is not None:
-        is_masked = attn_mask.isneginf()
-        shift = attn_mask.masked_fill(is_masked, 0)
-        energies = lrp.epsilon_rule(energies + shift, shift).masked_fill(is_masked, -torch.inf)
+        energies = lrp.epsilon_rule(energies + attn_mask, attn_mask)
     return _product(lrp, torch.matmul, lrp.softmax(energies, -1), v)
 
 
@@ -286,7 +335,8 @@ def _extreme(lrp: LRPMode, func: Any, *args: Any, **kwargs: Any) -> Any:
 
 @rule(*variants("cat", "concat", "concatenate", "stack"))
 def _join(lrp: LRPMode, func: Any, tensors: Any, *rest: Any, **kwargs: Any) -> Tensor:
-    return func([lrp.as_signal(tensor) for tensor in tensors], *rest, **kwargs)
+    # a cache that holds nothing yet may be an empty tensor of another shape
+    return func([lrp.as_signal(tensor) if tensor.numel() else tensor for tensor in tensors], *rest, **kwargs)
 
 
 @rule(*variants("where"))
@@ -304,9 +354,16 @@ def _masked_fill(lrp: LRPMode, func: Any, x: Tensor, mask: Tensor, value: Any) -
     return lrp.affine(func(x, mask, value), func(torch.zeros_like(x), mask, value))
 
 
-@rule(Tensor.__setitem__)
-def _set_item(lrp: LRPMode, func: Any, *args: Any) -> None:
-    raise UserError("this model writes into part of a tensor, for which LRP has no rule: it cannot be explained")
+@rule(*variants("masked_scatter"))
+def _masked_scatter(lrp: LRPMode, func: Any, x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    return func(lrp.as_signal(x), mask, lrp.as_signal(source))
+
+
+@rule(written)
+def _written(lrp: LRPMode, func: Any, x: Tensor, index: Any, value: Any) -> Tensor:
+    part = x[index]
+    value = value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=part.dtype, device=part.device)
+    return func(lrp.as_signal(x), index, lrp.as_signal(value.expand_as(part)))
 
 
 @rule(*variants("pad"))

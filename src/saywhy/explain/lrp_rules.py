@@ -56,6 +56,17 @@ def stabiliser(z: Tensor, epsilon: float | Tensor) -> Tensor:
     return torch.where(z < 0, -epsilon, epsilon)
 
 
+def without_masked(values: Tensor) -> Tensor:
+    """The values, 0 where they mask a position of a softmax: −∞, or the lowest number of their type or of float32."""
+    return torch.where(is_masked(values), 0, values)
+
+
+def is_masked(values: Tensor) -> Tensor:
+    """Where values mask a position of a softmax; the lowest number may have been added to an ordinary one."""
+    lowest = max(torch.finfo(values.dtype).min, torch.finfo(torch.float32).min)
+    return values <= lowest / 2
+
+
 class Epsilon(Function):
     """The ε-rule at the output z of a linear map or a sum: forward z, backward g' = g z / (z + ε sign z).
 
@@ -66,10 +77,10 @@ class Epsilon(Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, bias: Tensor | None, absorbed: Tensor, epsilon: float, relative: bool) -> Tensor:
         """Return z unchanged."""
-        finite = torch.nan_to_num(z, neginf=0.0)  # −∞ masks a position of a softmax, and has no relevance
+        finite = without_masked(z)  # masked positions have no relevance
         size = epsilon * finite.abs().mean(dim=-1, keepdim=True) if relative else z.new_full((), epsilon)
         e = stabiliser(finite, size.clamp(min=torch.finfo(z.dtype).tiny))
-        constant = e if bias is None else e + torch.nan_to_num(bias, neginf=0.0)
+        constant = e if bias is None else e + without_masked(bias)
         ctx.save_for_backward(finite / (finite + e), constant, absorbed)
         return z.detach()
 
@@ -148,7 +159,7 @@ class ConstantRule(Function):
     def backward(ctx: Any, g: Tensor) -> tuple[None, Tensor]:  # type: ignore[override]
         """Return the relevance of c, summed per image."""
         constant, source = ctx.saved_tensors
-        return None, sum_per_image(torch.nan_to_num(constant, neginf=0.0) * g, source)
+        return None, sum_per_image(without_masked(constant) * g, source)
 
 
 class Softmax(Function):
@@ -170,7 +181,8 @@ class Softmax(Function):
         """Return the gradient of x and the absorbed relevance."""
         x, s, absorbed = ctx.saved_tensors
         gradient = s * (g - (s * g).sum(dim=ctx.dim, keepdim=True))
-        relevance = torch.where(x.isfinite(), x, 0) * gradient  # −∞ marks masked positions
+        gradient = torch.where(is_masked(x), 0, gradient)  # not 0 where all positions of a softmax are masked
+        relevance = without_masked(x) * gradient
         return gradient, None, sum_per_image(s * g - relevance, absorbed)
 
 

@@ -31,7 +31,8 @@ from saywhy.encoders.base import Features
 from saywhy.errors import UserError, did_you_mean
 from saywhy.explain.composites import COMPARING, MAPS, Composite, less_others, lrp_map, over_pixels
 from saywhy.explain.occlusion import occlusion
-from saywhy.explain.passes import Forward, Relevance, Targets, run_gradients, run_lrp
+from saywhy.explain.passes import Forward, Relevance, run_gradients, run_lrp
+from saywhy.explain.targets import Targets
 from saywhy.explain.tracing import GuidedMode
 
 METHODS = ("lrp", "gradcam", "guided-gradcam", "guided-backprop", "gradient-input", "attention")
@@ -55,11 +56,11 @@ class Attributions:
         logits: of the words, or differences of logits, (B, K).
         probabilities: of the words, (B, K).
         log_p: of all words of the vocabulary at the words' positions, (B, K, V).
-        alpha: attention weights at each word, (B, K, [heads,] L).
+        alpha: attention weights at each word, (B, K, [heads,] L), those of unplaced features left out.
         beta: the gate at each word, (B, K), or None.
         features: of the images.
         maps: by method, (K, B, S, S) over pixels or (K, B, [heads,] L) over features.
-        earlier_words: by method, a weight for each token of the caption, (K, B, T), `<start>` first.
+        earlier_words: by method, a weight for each word of the caption, (K, B, 1 + words), `<start>` first.
         relevance: the full result of LRP, from which the evidence budget is computed.
     """
 
@@ -129,7 +130,7 @@ def attribute(
             lengths = (whole.words != PAD).sum(dim=1).tolist()
             for method, kind in comparing.items():
                 caption = lrp_map(kind, others.pixels, others.features, forward.features)
-                maps[method] = less_others(maps[method], targets.positions.cpu(), caption, lengths)
+                maps[method] = less_others(maps[method], targets.word_positions.cpu(), caption, lengths)
     if "attention" in methods:
         maps["attention"] = alpha.transpose(0, 1)
     if "occlusion" in methods and to_pixels and pixels.ndim == 4:
@@ -138,7 +139,7 @@ def attribute(
         gradients = gradient_attributions(captioner, pixels, boxes, targets, methods, words_per_pass, to_pixels)
         maps, earlier_words = maps | gradients[0], earlier_words | gradients[1]
     log_p = log_probabilities(targets.at_positions(forward.logits), captioner.styles)
-    p = log_p.gather(-1, targets.words.unsqueeze(-1)).squeeze(-1).exp().cpu()
+    p = targets.probabilities(forward.logits, captioner.styles).cpu()
     beta = None if forward.attention.beta is None else targets.at_positions(forward.attention.beta).cpu()
     ordered = {method: maps[method] for method in methods if method in maps}
     scores, logits = forward.scores.cpu(), targets.scores(forward.logits).cpu()
@@ -175,11 +176,11 @@ def _earlier_word_gradients(
     """The gradient methods' weights of tokens, from the gradients of their embeddings."""
     weights = {}
     if not is_sum_zero:
-        sums = forward.per_token(g_embedded)
+        sums = forward.per_word(g_embedded)
         weights = {method: sums for method in methods if method in ("gradcam", "guided-gradcam", "guided-backprop")}
     if "gradient-input" in methods:
         pairs = zip(g_embedded, forward.embedded, strict=True)
-        weights["gradient-input"] = forward.per_token([g * E.detach() for g, E in pairs])
+        weights["gradient-input"] = forward.per_word([g * E.detach() for g, E in pairs])
     return weights
 
 
@@ -189,7 +190,7 @@ def _gradient_maps(
     """The gradient methods' maps, from the gradients g (K, B, L, D) of features."""
     vectors, x, has_pixels = forward.features.vectors, forward.x, forward.x.ndim == 4
     channels = 2 if has_pixels else -1
-    cam = grad_cam(vectors, g)  # (K, B, L)
+    cam = grad_cam(vectors, g)[..., forward.features.unplaced :]  # (K, B, L)
     maps = {"gradcam": cam}
     if has_pixels and not to_pixels:
         return maps

@@ -9,13 +9,14 @@ caption share the forward passes, one for each window: several times the cost of
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from operator import itemgetter
 
 import torch
 from torch import Tensor
 
 from saywhy.captioners.base import Captioner
-from saywhy.explain.passes import Targets
+from saywhy.explain.targets import Targets
 
 WINDOW, STRIDE = 1 / 6, 1 / 18
 """The side of the window and its step, as shares of the input's side: 48 and 16 of 288 pixels."""
@@ -78,4 +79,8 @@ def _log_p(captioner: Captioner, pixels: Tensor, boxes: Tensor | None, targets: 
 
 def _map_tensors(targets: Targets, change: Callable[[Tensor], Tensor]) -> Targets:
     """Targets with a function applied to each of their tensors."""
-    return Targets(change(targets.tokens), change(targets.positions), change(targets.words), change(targets.contrast))
+    names = ("tokens", "positions", "words", "contrast")
+    subwords = targets.subwords
+    if subwords is not None:
+        subwords = replace(subwords, lengths=change(subwords.lengths), word_of=change(subwords.word_of))
+    return replace(targets, **{name: change(getattr(targets, name)) for name in names}, labels=(), subwords=subwords)

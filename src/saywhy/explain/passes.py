@@ -1,8 +1,8 @@
 """One forward pass and the backward passes of all words.
 
-`Targets` name K words of each of B images. The encoder and the decoder run forward once; the backward passes, of
-gradients or relevance, have a leading axis of words, (K, B, …), over which `torch.func.vmap` maps them. Each pass has
-two halves: from logits to features and word embeddings, and from features to pixels.
+`Targets` (`targets.py`) name K words of each of B images. The encoder and the decoder run forward once; the backward
+passes, of gradients or relevance, have a leading axis of words, (K, B, …), over which `torch.func.vmap` maps them. Each
+pass has two halves: from logits to features and word embeddings, and from features to pixels.
 """
 
 from __future__ import annotations
@@ -13,114 +13,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from saywhy.captioners.base import Attention, Captioner
-from saywhy.data.tokenizer import PAD, Vocabulary
-from saywhy.decoding.config import log_probabilities, without_markers
 from saywhy.encoders.base import Features
 from saywhy.errors import UserError
 from saywhy.explain.composites import Composite
 from saywhy.explain.lrp import LRPMode, PixelInput
-from saywhy.explain.tracing import GradientMode, GuidedMode, current
+from saywhy.explain.targets import Targets
+from saywhy.explain.tracing import GradientMode, GuidedMode, current, no_table
 
 TOLERANCE = 1e-2
 """Largest error of conservation, relative to max(1, |logit|); rounding causes about 1e-4."""
 UNUSED: Any = {"allow_unused": True, "materialize_grads": True}  # an input without influence has gradient 0
-
-
-@dataclass(frozen=True)
-class Targets:
-    """The words of a batch that are explained.
-
-    Attributes:
-        tokens: the captions, (B, T) from `<start>`, or the marker of their style, on; padded.
-        positions: the number of words before each target, `<start>` not counted, (B, K).
-        words: the targets, (B, K), padded with `<pad>`.
-        contrast: the words whose logits are subtracted, (B, K), −1 for none.
-        labels: the targets of each image as strings, not padded.
-    """
-
-    tokens: Tensor
-    positions: Tensor
-    words: Tensor
-    contrast: Tensor
-    labels: Sequence[Sequence[str]] = ()
-
-    @classmethod
-    def of_captions(
-        cls,
-        captions: Sequence[Sequence[str]],
-        positions: Sequence[Sequence[int]] | None,
-        vocabulary: Vocabulary,
-        device: torch.device,
-        word: str | None = None,
-        contrast: str | None = None,
-        style: str = "",
-    ) -> Targets:
-        """The words of captions at these positions, or all of them; `word` is the target at every position instead.
-
-        `style` is that of the captions, as `Vocabulary.encode` takes it.
-        """
-        positions = [range(len(caption)) for caption in captions] if positions is None else positions
-        pairs = zip(captions, positions, strict=True)
-        labels = [[word or caption[position] for position in row] for caption, row in pairs]
-
-        def padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
-            tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
-            return pad_sequence(tensors, batch_first=True, padding_value=value).to(device)
-
-        words = padded([[vocabulary.ids[label] for label in row] for row in labels], PAD)
-        return cls(
-            tokens=padded([vocabulary.encode(caption, style)[:-1] for caption in captions], PAD),
-            positions=padded([list(row) for row in positions], 0),
-            words=words,
-            contrast=torch.full_like(words, -1 if contrast is None else vocabulary.ids[contrast]),
-            labels=labels,
-        )
-
-    def scores(self, logits: Tensor, score: str = "logit", styles: int = 0) -> Tensor:
-        """The explained numbers (B, K), from logits z (B, T, V).
-
-            logit      z_w, the logit of the target
-            logp       z_w − Σ_{v≠w} q_v z_v,  q_v = p_v / (1 − p_w) held constant
-            contrast   z_w − z_c, the same for both, wherever a target has a contrast c
-
-        The gradient of "logp" is that of log p_w, divided by 1 − p_w, as in SGLRP (Iwana et al. 2019,
-        https://arxiv.org/abs/1908.04351); what supports all likely words alike cancels out. p is over the words that
-        a caption of a model with `styles` may contain.
-        """
-        rows = logits.gather(1, self.positions.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))  # (B, K, V)
-        target = rows.gather(-1, self.words.unsqueeze(-1)).squeeze(-1)
-        contrast = rows.gather(-1, self.contrast.clamp(min=0).unsqueeze(-1)).squeeze(-1)
-        if score == "logp":
-            q = without_markers(rows.detach(), styles).scatter(-1, self.words.unsqueeze(-1), -torch.inf).softmax(-1)
-            return target - torch.where(self.contrast >= 0, contrast, (q * rows).sum(dim=-1))
-        return target - contrast * (self.contrast >= 0)
-
-    def log_p(self, logits: Tensor, styles: int = 0) -> Tensor:
-        """log p of the targets, less that of the contrast, (B, K), from logits (B, T, V)."""
-        log_p = log_probabilities(self.at_positions(logits), styles)
-        target, contrast = (
-            log_p.gather(-1, words.clamp(min=0).unsqueeze(-1))[..., 0] for words in (self.words, self.contrast)
-        )
-        return target - torch.where(self.contrast >= 0, contrast, 0)
-
-    def whole_captions(self) -> Targets:
-        """Every word of the captions as a target."""
-        words = self.tokens[:, 1:]
-        positions = torch.arange(words.shape[1], device=words.device).expand_as(words) * (words != PAD)
-        return Targets(self.tokens, positions, words, torch.full_like(words, -1))
-
-    def select(self, words: Sequence[int]) -> Targets:
-        """Some of the K words, by their indices, of targets without padding."""
-        positions, ids, contrast = (part[:, list(words)] for part in (self.positions, self.words, self.contrast))
-        return Targets(self.tokens, positions, ids, contrast, [[row[k] for k in words] for row in self.labels])
-
-    def at_positions(self, values: Tensor) -> Tensor:
-        """The values (B, K, …) at the targets' positions, of values (B, T, …)."""
-        rows = torch.arange(len(values), device=values.device).unsqueeze(1)
-        return values[rows, self.positions]
 
 
 @dataclass(frozen=True)
@@ -182,11 +86,16 @@ class Forward:
         """Sums over the embedding axis, (K, B, T), of values shaped like the embeddings with a leading axis K."""
         sums = [part.detach().sum(dim=-1) for part in values]  # one (K, B, T), or one (K, rows, 1) per step
         if sums[0].ndim == 3 and len(sums) == 1:
-            return sums[0]
+            before = sums[0].shape[2] - self.targets.tokens.shape[1]  # tokens of a prompt count as `<start>`
+            return torch.cat([sums[0][..., : before + 1].sum(dim=2, keepdim=True), sums[0][..., before + 1 :]], dim=2)
         out = sums[0].new_zeros(sums[0].shape[0], *self.targets.tokens.shape)
         for t, part in enumerate(sums):
             out[:, : part.shape[1], t] = part
         return out
+
+    def per_word(self, values: Sequence[Tensor]) -> Tensor:
+        """As `per_token`, summed over the pieces of each word, (K, B, 1 + words)."""
+        return self.targets.per_word(self.per_token(values))
 
 
 def run_gradients(
@@ -199,7 +108,7 @@ def run_gradients(
 ) -> tuple[Forward, GuidedMode]:
     """A forward pass for gradients; the returned mode can guide them in the encoder."""
     x = captioner.encoder.normalise(pixels).detach().requires_grad_(to_pixels)
-    encoder_mode, decoder_mode = GuidedMode(), GradientMode()
+    encoder_mode, decoder_mode = GuidedMode(), GradientMode(captioner.is_word_table)
     with torch.enable_grad():
         if to_pixels:
             with encoder_mode:
@@ -222,7 +131,8 @@ class Relevance:
         pixels: of the encoder's input, summed over channels, (K, B, S, S); None for precomputed features, and where
             relevance was propagated to features only.
         features: of features, summed over their channels, (K, B, L).
-        tokens: of the caption's tokens, (K, B, T), `<start>` first.
+        tokens: of the caption's words, (K, B, 1 + words), `<start>` first; that of a word's own first pieces, if it
+            has several, is in the column of the word itself.
         initial_state: of constant initial states, (K, B).
         absorbed: by biases and stabilisers of the decoder, (K, B).
         absorbed_by_encoder: the part of the features' relevance absorbed by those of the encoder, (K, B).
@@ -322,13 +232,14 @@ def lrp_pass(
         ends = [captioner.encoder.normalise(torch.full_like(pixels[:1], value)).expand_as(x) for value in (0, 255)]
         bounds = torch.minimum(*ends), torch.maximum(*ends)
         x.pixel_input = PixelInput(sink, *bounds, torch.ones_like(x))  # type: ignore[attr-defined]
-    encoder_mode = LRPMode(composite, x, attention="attnlrp")
+    encoder_mode = LRPMode(composite, x, "attnlrp", no_table)
     if to_pixels:
         with torch.enable_grad(), encoder_mode:
             features = _current_features(captioner.encoder.encode_normalised(x, boxes))
     else:
         features = _detached_features(captioner, x, boxes)
-    decoder_mode = LRPMode(composite, x, attention="attnlrp" if captioner.propagates_through_attention else "constant")
+    attention_rule = "attnlrp" if captioner.propagates_through_attention else "constant"
+    decoder_mode = LRPMode(composite, x, attention_rule, captioner.is_word_table)
     with torch.enable_grad(), decoder_mode:
         logits, attention = captioner(features, targets.tokens)
         logits = current(logits)
@@ -362,7 +273,7 @@ def _relevance(
     g, g_embedded, (absorbed, initial_state) = forward.decoder_gradients(*leaves, words=words)
     features = (g * vectors.detach()).sum(dim=-1)  # (K, B, L)
     pairs = zip(g_embedded, forward.embedded, strict=True)
-    tokens = forward.per_token([g_word * E.detach() for g_word, E in pairs])
+    tokens = forward.per_word([g_word * E.detach() for g_word, E in pairs])
     pixels, absorbed_by_encoder = None, torch.zeros_like(absorbed)
     if x.ndim == 4 and encoder_mode is not None:
         inputs = (x, sink, encoder_mode.absorbed, encoder_mode.initial_state)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from saywhy.explain.composites import DEFAULT, Composite
 from saywhy.explain.composites import composite as named_composite
 from saywhy.explain.explanation import Budget, Explanation, WordExplanation
 from saywhy.explain.methods import FEATURE_METHODS, REPORT_METHODS, Attributions, attribute, parse_methods
-from saywhy.explain.passes import Targets
+from saywhy.explain.targets import Targets
 
 EstimateRisk = Callable[[Captioner, Attributions, Targets], list[list[float | None]]]
 """Gives the hallucination risk of each target of each image, None for words that are not object words."""
@@ -115,9 +116,9 @@ def known_word(text: str, vocabulary: Vocabulary) -> str:
     if len(tokens) != 1:
         raise UserError(f"{text!r} is not one word: give one")
     word = tokens[0]
-    candidates = vocabulary.words[vocabulary.markers :]
-    if vocabulary.ids.get(word, 0) >= vocabulary.markers:
+    if vocabulary.has(word):
         return word
+    candidates = vocabulary.words[vocabulary.markers :]
     similar = difflib.get_close_matches(word, candidates, n=3, cutoff=0.6)
     hint = f"similar words are {', '.join(similar)}" if similar else "no word is similar"
     raise UserError(f"the word {word!r} is not in the model's vocabulary of {len(candidates)}: {hint}")
@@ -180,8 +181,16 @@ def _likeliest_positions(
     """Where each caption would most likely have had the word."""
     tokens = Targets.of_captions(captions, None, vocabulary, pixels.device, style=style).tokens
     logits, _ = captioner(captioner.encode(pixels, boxes), tokens)
-    log_p = log_probabilities(logits, captioner.styles)[..., vocabulary.ids[word]]  # (B, T)
-    return [int(row[: len(caption)].argmax()) for row, caption in zip(log_p, captions, strict=True)]
+    log_p = log_probabilities(logits, captioner.styles)
+    rows = [_log_p_at_words(row, caption, vocabulary, word) for row, caption in zip(log_p, captions, strict=True)]
+    return [int(torch.stack(row).argmax()) for row in rows]
+
+
+def _log_p_at_words(log_p: Tensor, caption: Sequence[str], vocabulary: Vocabulary, word: str) -> list[Tensor]:
+    """log p of a word, of several pieces of the first, in place of each word of a caption, from log p (T, V)."""
+    starts = accumulate(map(len, vocabulary.pieces(caption)), initial=0)
+    own = [vocabulary.pieces([*caption[:place], word])[place][0] for place in range(len(caption))]
+    return [log_p[start, id] for start, id in zip(starts, own, strict=False)]
 
 
 def image_explanation(
@@ -225,8 +234,9 @@ def word_explanation(
     risk: float | None,
 ) -> WordExplanation:
     """The explanation of target k of one image of the batch."""
-    position, relevance = int(targets.positions[row, k]), attributions.relevance
-    tokens = relevance.tokens[k, row]
+    position, relevance = int(targets.word_positions[row, k]), attributions.relevance
+    tokens, features = relevance.tokens[k, row].double(), relevance.features[k, row].double()
+    unplaced = attributions.features.unplaced
     earlier = attributions.earlier_words.items()
     return WordExplanation(
         word=targets.labels[row][k],
@@ -237,10 +247,12 @@ def word_explanation(
         score=float(attributions.scores[row, k]),
         probability=float(attributions.probabilities[row, k]),
         budget=Budget(
-            image=float(relevance.features[k, row].double().sum()),
-            earlier_words=float(tokens[1:].double().sum()),
+            image=float(features[unplaced:].sum()),
+            earlier_words=float(tokens[1 : position + 1].sum()),
             initial_state=float(tokens[0] + relevance.initial_state[k, row]),
             absorbed=float(relevance.absorbed[k, row]),
+            class_token=float(features[:unplaced].sum()),
+            own_pieces=float(tokens[position + 1 :].sum()),
         ),
         pixel_relevance=None if relevance.pixels is None else float(relevance.pixels[k, row].double().sum()),
         absorbed_by_encoder=float(relevance.absorbed_by_encoder[k, row]),

@@ -45,7 +45,7 @@ LINEAR = frozenset(
             *("repeat_interleave", "contiguous", "to", "float", "double", "type_as", "clone", "select", "narrow"),
             *("index_select", "gather", "roll", "flip", "rot90", "mean", "sum", "__getitem__", "neg", "__neg__"),
             *("dropout", "dropout_", "feature_dropout", "avg_pool2d", "adaptive_avg_pool2d", "max_pool2d"),
-            *("interpolate", "pixel_shuffle", "pixel_unshuffle", "unfold", "fold", "diagonal"),
+            *("interpolate", "pixel_shuffle", "pixel_unshuffle", "unfold", "fold", "diagonal", "type"),
             *("pad_sequence", "alpha_dropout", "adaptive_max_pool2d", "as_strided", "cumsum", "chunk"),
             *("split", "tensor_split", "unbind", "amax", "amin", "topk", "sort"),
         ),
@@ -99,12 +99,37 @@ def out_of_place(func: Any) -> Any:
     True
     """
     name = getattr(func, "__name__", "")
+    if func is Tensor.__setitem__:
+        return written
     if name.startswith("__i") and name.endswith("__"):
         return getattr(Tensor, f"__{name[3:]}", None)
     if not name.endswith("_") or name.endswith("__"):
         return None
     candidates = (getattr(space, name[:-1], None) for space in (Tensor, torch, F))
     return next((function for function in candidates if callable(function)), None)
+
+
+def written(x: Tensor, index: Any, value: Any) -> Tensor:
+    """A copy of x in which x[index] is `value`; the tensor is to be all that refers to its memory."""
+    if x._is_view():
+        raise UserError("this model writes into part of a tensor, which cannot be traced: it cannot be explained")
+    x = x.clone()
+    x[index] = value
+    return x
+
+
+IsWordTable = Callable[[Tensor], bool]
+"""Whether a table of embeddings is that of words. What is looked up in others, such as positions, is a constant."""
+
+
+def every_table(table: Tensor) -> bool:
+    """All embeddings are those of words."""
+    return True
+
+
+def no_table(table: Tensor) -> bool:
+    """No embedding is that of a word, as in an encoder of images."""
+    return False
 
 
 class TracingMode(TorchFunctionMode):
@@ -173,11 +198,13 @@ class GradientMode(TracingMode):
     """Gradients end at word embeddings.
 
     Attributes:
+        is_word_table: which embeddings are those of words.
         embedded: the word embeddings in the order of their lookups.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_word_table: IsWordTable = every_table) -> None:
         super().__init__()
+        self.is_word_table = is_word_table
         self.embedded: list[Tensor] = []
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -185,7 +212,7 @@ class GradientMode(TracingMode):
         if func in CELLS:
             return _lstm_cell(*args, **kwargs)
         out = func(*args, **kwargs)
-        if func is F.embedding:
+        if func is F.embedding and self.is_word_table(args[1]):
             self.embedded.append(out.requires_grad_())
         return out
 

@@ -19,8 +19,9 @@ from saywhy.decoding.config import log_probabilities
 from saywhy.explain.composites import less_others, lrp_map
 from saywhy.explain.explanation import Explanation, WordExplanation
 from saywhy.explain.methods import REPORT_METHODS, Attributions, gradient_attributions
-from saywhy.explain.passes import LRPPass, Relevance, Targets, lrp_pass
+from saywhy.explain.passes import LRPPass, Relevance, lrp_pass
 from saywhy.explain.request import ExplanationRequest, image_explanation, word_explanation
+from saywhy.explain.targets import Targets
 
 WORD_METHODS = ("lrp", "attention")
 """The methods whose maps come with each word."""

@@ -29,7 +29,7 @@ from saywhy.decoding.config import log_probabilities
 from saywhy.encoders.base import Features
 from saywhy.errors import UserError
 from saywhy.explain.methods import Attributions
-from saywhy.explain.passes import Targets
+from saywhy.explain.targets import Targets
 from saywhy.files import read_json, write_text
 
 RISK_FILE, OBJECTS_FILE = "risk.json", "objects.txt"
@@ -80,19 +80,19 @@ class ObjectVocabulary:
     Attributes:
         vocabulary: the vocabulary.
         objects: the table of object words.
-        ids: the ids of all object words of the vocabulary.
+        ids: the ids of all object words of the vocabulary; of sub-words, those that are a word of their own.
         prompts: the `PROMPTS` that the vocabulary can express, as token ids; the empty prompt if there are none.
     """
 
     def __init__(self, vocabulary: Vocabulary, objects: ObjectWords) -> None:
         self.vocabulary = vocabulary
         self.objects = objects
-        lemmas = ((id, objects.lemma(word)) for id, word in enumerate(vocabulary.words))
+        lemmas = ((id, objects.lemma(word)) for id, word in vocabulary.whole_words())
         self._lemmas = {id: lemma for id, lemma in lemmas if lemma is not None}
         self._synonyms: dict[str, np.ndarray] = {}
         self.ids = np.array(list(self._lemmas), dtype=np.int64)
-        prompts = [[vocabulary.ids.get(word, -1) for word in prompt.split()] for prompt in PROMPTS]
-        self.prompts = [prompt for prompt in prompts if -1 not in prompt] or [[]]
+        prompts = [words for prompt in PROMPTS if all(map(vocabulary.has, words := prompt.split()))]
+        self.prompts = [[id for ids in vocabulary.pieces(words) for id in ids] for words in prompts] or [[]]
 
     def synonyms(self, lemma: str) -> np.ndarray:
         """Ids of the words that support this object in a reference: its plural, synonyms and narrower words."""
@@ -102,9 +102,10 @@ class ObjectVocabulary:
             self._synonyms[lemma] = np.array(ids, dtype=np.int64)
         return self._synonyms[lemma]
 
-    def names(self, word: int, lemma: str) -> np.ndarray:
-        """Ids of the word and of all its object's synonyms."""
-        return np.union1d(self.synonyms(lemma), word)
+    def names(self, word: int | None, lemma: str) -> np.ndarray:
+        """Ids of the word and of all its object's synonyms; None for a word of several pieces."""
+        synonyms = self.synonyms(lemma)
+        return synonyms if word is None else np.union1d(synonyms, word)
 
     def lemmas(self, caption: Sequence[str]) -> list[str | None]:
         """The object that each word of a caption names, None for words that are not object words."""
@@ -114,7 +115,7 @@ class ObjectVocabulary:
     def target_lemmas(self, targets: Targets) -> list[list[str | None]]:
         """The object that each target names: in its caption, or alone where the caption has another word there."""
         rows = []
-        for tokens, positions, labels in zip(targets.tokens, targets.positions, targets.labels, strict=True):
+        for tokens, positions, labels in zip(targets.tokens, targets.word_positions, targets.labels, strict=True):
             caption = self.vocabulary.decode(id for id in tokens[1:].tolist() if id != PAD)
             lemmas = self.lemmas(caption)
             pairs = zip(labels, positions.tolist(), strict=False)  # positions are padded
@@ -141,22 +142,22 @@ def word_features(
         object_vocabulary: the object words of the captioner's vocabulary.
         familiarity: of each image, None or () where it is not known.
     """
-    log_p, attention = _at_targets(captioner, features, targets)  # (B, K, V)
-    without_image, _ = _at_targets(captioner, captioner.without_image(features), targets)
+    log_p, own, attention = _at_targets(captioner, features, targets)  # (B, K, V), (B, K)
+    _, without_image, _ = _at_targets(captioner, captioner.without_image(features), targets)
     alpha, beta = _mean_attention(attention, targets), _gate(attention, targets)
-    words, positions = targets.words.cpu().numpy(), targets.positions.tolist()
+    words, positions = _words(targets), targets.word_positions.tolist()
     state, starts = captioner.start(features), targets.tokens[:, 0]
     prompted = prompted_log_p(captioner, state, starts, object_vocabulary.prompts).cpu().numpy()  # (B, P, V)
     samples = sampled_captions(captioner, state, starts, SAMPLES, TEMPERATURE, MAX_WORDS)
-    values = np.full((*words.shape, len(WORD_FEATURES)), np.nan)
+    values = np.full((*own.shape, len(WORD_FEATURES)), np.nan)
     for row, row_lemmas in enumerate(lemmas):
         captions = [object_vocabulary.vocabulary.decode(sample) for sample in samples[row]]
         for k, lemma in enumerate(row_lemmas):
             if lemma is not None:
                 by_name = {
-                    **_at_its_position(log_p[row, k], words[row, k], lemma, object_vocabulary),
-                    **_anywhere(prompted[row], captions, words[row, k], lemma, object_vocabulary),
-                    "log p without image": max(without_image[row, k, words[row, k]], LOWEST),
+                    **_at_its_position(log_p[row, k], own[row, k], words[row][k], lemma, object_vocabulary),
+                    **_anywhere(prompted[row], captions, words[row][k], lemma, object_vocabulary),
+                    "log p without image": max(without_image[row, k], LOWEST),
                     "attention entropy": entropy(alpha[row, k]) / np.log(max(alpha.shape[-1], 2)),
                     "beta": beta[row, k],
                     "position": min(positions[row][k], 15),
@@ -166,12 +167,23 @@ def word_features(
     return values
 
 
-def _at_its_position(log_p: np.ndarray, word: int, lemma: str, objects: ObjectVocabulary) -> dict[str, float]:
-    """Features of the distribution (V,) from which the word was chosen."""
+def _words(targets: Targets) -> list[list[int | None]]:
+    """The token id of each target; None for a word of several pieces, whose probability is no entry of a softmax."""
+    ids = targets.words.tolist()
+    if targets.subwords is None:
+        return ids
+    lengths = targets.subwords.lengths.tolist()
+    return [[id if n == 1 else None for id, n in zip(*row, strict=True)] for row in zip(ids, lengths, strict=True)]
+
+
+def _at_its_position(
+    log_p: np.ndarray, own: float, word: int | None, lemma: str, objects: ObjectVocabulary
+) -> dict[str, float]:
+    """Features of the distribution (V,) from which the word, or its first piece, was chosen; `own` is log p of it."""
     p, names = np.exp(log_p), objects.names(word, lemma)
     return {
-        "log p": max(log_p[word], LOWEST),
-        "log p of synonyms": _log(p[names].sum()),
+        "log p": max(own, LOWEST),
+        "log p of synonyms": _log(p[names].sum() + (np.exp(own) if word is None else 0)),
         "log p of any object": _log(p[objects.ids].sum()),
         "p of another object": p[np.setdiff1d(objects.ids, names)].max(initial=0),
         "entropy": entropy(p),
@@ -179,7 +191,7 @@ def _at_its_position(log_p: np.ndarray, word: int, lemma: str, objects: ObjectVo
 
 
 def _anywhere(
-    prompted: np.ndarray, captions: Sequence[Sequence[str]], word: int, lemma: str, objects: ObjectVocabulary
+    prompted: np.ndarray, captions: Sequence[Sequence[str]], word: int | None, lemma: str, objects: ObjectVocabulary
 ) -> dict[str, float]:
     """Features of the object elsewhere: log p after prompts (P, V), and sampled captions."""
     after_prompts = _log(np.exp(prompted[:, objects.names(word, lemma)]).sum(axis=-1))  # (P,)
@@ -195,10 +207,11 @@ def entropy(p: np.ndarray) -> np.ndarray:
     return -(p * np.log(np.clip(p, 1e-30, None))).sum(axis=-1)
 
 
-def _at_targets(captioner: Captioner, features: Features, targets: Targets) -> tuple[np.ndarray, Attention]:
-    """log p of every word at the targets' positions, (B, K, V), and the attention of all positions."""
+def _at_targets(captioner: Captioner, features: Features, targets: Targets) -> tuple[np.ndarray, np.ndarray, Attention]:
+    """log p of every word at the targets' positions, (B, K, V), of the targets, (B, K), and the attention."""
     logits, attention = captioner(features, targets.tokens)
-    return log_probabilities(targets.at_positions(logits), captioner.styles).cpu().numpy(), attention
+    log_p = log_probabilities(targets.at_positions(logits), captioner.styles).cpu().numpy()
+    return log_p, targets.log_p(logits, captioner.styles).cpu().numpy(), attention
 
 
 def _mean_attention(attention: Attention, targets: Targets) -> np.ndarray:

@@ -26,12 +26,13 @@ from saywhy.errors import UnreadableImage, UserError, did_you_mean
 from saywhy.explain.composites import DEFAULT, Composite
 from saywhy.explain.explanation import Explanation
 from saywhy.explain.methods import REPORT_METHODS
-from saywhy.explain.passes import Targets
 from saywhy.explain.request import ExplanationRequest, explain
+from saywhy.explain.targets import Targets
 from saywhy.files import read_json
 from saywhy.hallucination.risk_model import OBJECTS_FILE, RISK_FILE, ObjectVocabulary, Risk, RiskEstimator
 from saywhy.inference.batches import ImageBatch, ImageBatches
 from saywhy.inference.familiarity_model import Familiarity, image_statistics
+from saywhy.pretrained import HUB, HubSource, download, is_hub_name, is_transformers_model
 
 if TYPE_CHECKING:
     from saywhy.language_models.word_scorer import WordScorer
@@ -52,6 +53,7 @@ class Model:
         objects: the table of object words; without it, that of `folder`, or the shipped one.
         folder: where the model was loaded from.
         familiarity: how familiar images are to it; without it, that of `folder`.
+        source: where a model of transformers came from; None for saywhy's own.
     """
 
     def __init__(
@@ -61,7 +63,9 @@ class Model:
         objects: ObjectWords | None = None,
         folder: Path | None = None,
         familiarity: Familiarity | None = None,
+        source: HubSource | None = None,
     ) -> None:
+        self.source = source
         self.name = saved.name
         self.captioner = saved.captioner
         self.vocabulary = saved.vocabulary
@@ -199,6 +203,15 @@ class Model:
         (batch,) = self._batches("match", "match", [image], 1, None, regions)
         with torch.inference_mode():
             return match(self._encode(batch), captions.to(self.captioner.device))[0].tolist()
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write a folder that `load` reads, with the risk model, and a model card; upload it as it is to the Hub.
+
+        Of a model of transformers, the folder refers to that model.
+        """
+        from saywhy.inference.save_model import save_pretrained
+
+        save_pretrained(self, Path(folder))
 
     @property
     def folder(self) -> Path | None:
@@ -469,14 +482,39 @@ def _answerable(
             on_unreadable(named)
 
 
-def load(model: str | Path | None = None, device: str | torch.device | None = None) -> Model:
+def load(
+    model: str | Path | None = None,
+    device: str | torch.device | None = None,
+    *,
+    prompt: str | None = None,
+    trust_remote_code: bool = False,
+) -> Model:
     """Load a model by name or folder; by default, the one that ships with saywhy.
+
+    "hf:NAME" is a captioner on the Hugging Face Hub, and "hf:FOLDER" or a folder one that transformers saved. `prompt`
+    is what such a model is asked, if it follows instructions; `trust_remote_code` runs code from its repository.
 
     >>> load()
     <Model ada-lstm-coco-flickr8k: ada-lstm over efficientnet-lite2, 8,276 words, on cpu>
     """
+    if model is not None and is_hub_name(model):
+        downloaded = download(str(model))
+        model = f"{HUB}{model}" if is_transformers_model(downloaded) else downloaded
+    if model is not None and is_transformers_model(model):
+        return _load_adapted(str(model), choose_device(device), prompt, trust_remote_code)
     folder = locate(model)
     return Model(load_folder(folder, choose_device(device)), folder=folder)
+
+
+def _load_adapted(location: str, device: torch.device, prompt: str | None, trust_remote_code: bool) -> Model:
+    """A model of transformers, or a folder that refers to one."""
+    from saywhy.adapters.load_adapter import load_adapter  # most models are saywhy's own
+
+    folder = Path(location.removeprefix(HUB))
+    source = HubSource.read(folder) or HubSource(location)
+    source = replace(source, prompt=prompt or source.prompt)
+    saved = load_adapter(source.model, device, source.prompt, trust_remote_code)
+    return Model(saved, folder=folder if folder.is_dir() else None, source=source)
 
 
 def locate(model: str | Path | None) -> Path:

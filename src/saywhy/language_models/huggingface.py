@@ -35,6 +35,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from saywhy.data.subwords import continues_word
 from saywhy.data.tokenizer import END, Vocabulary, as_text, tokenize
 from saywhy.encoders.base import take_rows
 from saywhy.errors import UserError
@@ -45,8 +46,6 @@ TOKENS_PER_PASS = 1024
 """Limit of the tokens of candidates in one pass: their log-probabilities take 200 kB each."""
 TOKENS_OF_A_CAPTION = 64
 """Room that a prompt must leave."""
-CONTINUES_WORD = "-_/&"
-"""Characters beside letters and digits that continue a word; after an apostrophe the tokenizer begins a clitic."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ class HuggingFaceScorer:
         if not len(self.end_ids):
             raise UserError("this tokenizer has neither an end of text nor a line break: captions could not end")
         special = ends | set(tokenizer.all_special_ids)
-        boundaries = [token for token, text in enumerate(texts) if token in special or not _continues_word(text)]
+        boundaries = [token for token, text in enumerate(texts) if token in special or not continues_word(text)]
         self.boundary_ids = torch.tensor(boundaries, device=device)
         self.vocabulary_size = len(vocabulary)
         ids = prompt_ids(tokenizer, prompt)
@@ -238,15 +237,6 @@ class HuggingFaceScorer:
 
 def _causal(ids: Tensor) -> Tensor:
     return torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device).tril()
-
-
-def _continues_word(text: str) -> bool:
-    """Whether a token's text is part of the word before it.
-
-    >>> [_continues_word(text) for text in ("ing", "'s", " dog", ".", "")]
-    [True, False, False, False, True]
-    """
-    return not text or text[0].isalnum() or text[0] in CONTINUES_WORD or text[0] == "\ufffd"
 
 
 def _end_ids(model: Any, tokenizer: Any) -> set[int]:

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import torch
 
-from saywhy.captioners.model_folder import CONFIG
 from saywhy.data.tokenizer import Vocabulary
 from saywhy.errors import UserError
-from saywhy.files import read_json, read_text
+from saywhy.files import read_text
 from saywhy.language_models.language_model_folder import load
 from saywhy.language_models.word_scorer import VocabularyScorer, WordScorer
-from saywhy.pretrained import HUB
+from saywhy.pretrained import HUB, is_transformers_model
 
 
 def load_scorer(
@@ -60,12 +59,8 @@ def read_prompt(path: str | Path) -> list[str]:
 
 def is_huggingface(location: str | Path) -> bool:
     """Whether a location names a Hugging Face model, by its form or the contents of its folder."""
-    text, config = str(location), Path(location) / CONFIG
-    if text.startswith(HUB):
-        return True
-    if text.endswith(".gguf"):
+    if not str(location).startswith(HUB) and str(location).endswith(".gguf"):
         if not Path(location).is_file():
             raise UserError(f"{location}: no such file; check the spelling")
         return True
-    contents = read_json(config) if config.is_file() else None
-    return isinstance(contents, dict) and "model_type" in contents
+    return is_transformers_model(location)

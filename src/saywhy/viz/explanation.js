@@ -122,7 +122,7 @@
     $("image-share").replaceChildren(create("b", "", percent(word.image_share)), text);
     $("pixel-relevance").textContent =
       word.pixel_relevance === null ? "This model gets precomputed features: nothing is traced back to pixels."
-      : `Of the image’s ${decimal(word.budget.image)}, the encoder absorbed ${decimal(word.absorbed_by_encoder)} and ` +
+      : `Of the image’s ${decimal(word.budget.image + (word.budget.class_token ?? 0))}, the encoder absorbed ${decimal(word.absorbed_by_encoder)} and ` +
         `${shortDecimal(word.pixel_relevance)} reached the pixels.`;
   };
 

@@ -7,7 +7,7 @@ the left.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
 
 import numpy as np
@@ -35,13 +35,21 @@ from saywhy.viz.drawing import (
 from saywhy.viz.method_styles import METHOD_STYLES, MethodStyle
 from saywhy.viz.protocols import BudgetLike, Crop, ExplanationLike, WordLike
 
-BUDGET_PARTS = {
+Parts = dict[str, tuple[str, tuple[int, int, int]]]
+"""By part of a budget, its name and its colour."""
+
+BUDGET_PARTS: Parts = {
     "image": ("image", (23, 146, 125)),
     "earlier_words": ("earlier words", (226, 160, 52)),
     "initial_state": ("initial state", (139, 120, 186)),
     "absorbed": ("absorbed", (190, 195, 203)),
 }
 """The parts of a budget: their names and colours."""
+RARE_PARTS: Parts = {
+    "class_token": ("class token", (98, 186, 172)),
+    "own_pieces": ("the word's first pieces", (240, 205, 140)),
+}
+"""Parts that only transformers and sub-words have; they are shown where a word has them."""
 HELP = (
     "Bars: the parts of the word's score; right of the mark is evidence for the word, left of it evidence against it. "
     "p: probability of the word."
@@ -57,7 +65,8 @@ def explanation_figure(explanation: ExplanationLike, method: str = "lrp") -> Ima
     style = METHOD_STYLES[method]
     size = panel_size(explanation.size)
     image = image_of(explanation).resize(size, Image.Resampling.LANCZOS)
-    extent = _extent([word.budget for word in explanation.words])
+    parts = budget_parts(explanation.words)
+    extent = _extent([word.budget for word in explanation.words], parts)
     panels, labels = [image], [panel_label("image", "", WORD_LABEL)]
     maps = [explanation.map(i, method, size=size) for i in range(len(explanation.words))]
     maps = [blur_map(values, BLUR * max(size)) if style.signed else values for values in maps]
@@ -65,7 +74,7 @@ def explanation_figure(explanation: ExplanationLike, method: str = "lrp") -> Ima
     for values, word in zip(maps, explanation.words, strict=True):
         panel = overlay_map(image, normalise_map(values, style.signed, maximum), style.signed)
         panels.append(_fade_outside(panel, crop_fractions(explanation)))
-        labels.append(_word_label(word, extent))
+        labels.append(_word_label(word, extent, parts))
     return panel_grid(explanation.caption, panels, labels, lambda width: _legend(explanation, style, width))
 
 
@@ -107,23 +116,29 @@ def probability_text(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.01 else f"p = {p:.2f}"
 
 
-def part_values(budget: BudgetLike) -> list[float]:
-    """The parts of a budget in the order in which they are drawn."""
-    return [getattr(budget, part) for part in BUDGET_PARTS]
+def budget_parts(words: Sequence[WordLike]) -> Parts:
+    """The parts of the budgets of these words, in the order in which they are drawn."""
+    rare = {part: style for part, style in RARE_PARTS.items() if any(getattr(word.budget, part) for word in words)}
+    return BUDGET_PARTS | rare
 
 
-def _extent(budgets: Sequence[BudgetLike]) -> tuple[float, float]:
+def part_values(budget: BudgetLike, parts: Iterable[str]) -> list[float]:
+    """The values of parts of a budget."""
+    return [getattr(budget, part) for part in parts]
+
+
+def _extent(budgets: Sequence[BudgetLike], names: Iterable[str]) -> tuple[float, float]:
     """The longest negative and the longest positive stack of parts of any word."""
-    values = [part_values(budget) for budget in budgets]
+    values = [part_values(budget, names) for budget in budgets]
     return max(sum(max(-v, 0) for v in parts) for parts in values), max(
         sum(max(v, 0) for v in parts) for parts in values
     )
 
 
-def _word_label(word: WordLike, extent: tuple[float, float]) -> Image.Image:
+def _word_label(word: WordLike, extent: tuple[float, float], parts: Parts) -> Image.Image:
     label = panel_label(word_with_contrast(word), probability_text(word.probability), WORD_LABEL)
     draw = ImageDraw.Draw(label)
-    _draw_bar(draw, word.budget, extent, 36)
+    _draw_bar(draw, word.budget, extent, parts, 36)
     share = f"{word.budget.image_share:z.0%}"
     draw.text((2, 49), share, BUDGET_PARTS["image"][1], font(14))
     draw.text((2 + text_width(share + " ", 14), 49), "from image", GREY, font(14))
@@ -134,11 +149,11 @@ def _word_label(word: WordLike, extent: tuple[float, float]) -> Image.Image:
     return label
 
 
-def _draw_bar(draw: ImageDraw.ImageDraw, budget: BudgetLike, extent: tuple[float, float], y: int) -> None:
+def _draw_bar(draw: ImageDraw.ImageDraw, budget: BudgetLike, extent: tuple[float, float], parts: Parts, y: int) -> None:
     scale = (PANEL - 5) / (sum(extent) or 1.0)
     zero = 2 + extent[0] * scale
     ends = {-1: zero, 1: zero}
-    for value, (_, colour) in zip(part_values(budget), BUDGET_PARTS.values(), strict=True):
+    for value, (_, colour) in zip(part_values(budget, parts), parts.values(), strict=True):
         side = -1 if value < 0 else 1
         left, right = sorted((ends[side], ends[side] + value * scale))
         if round(right) > round(left):
@@ -152,7 +167,7 @@ def _legend(explanation: ExplanationLike, style: MethodStyle, width: int) -> Ima
     has_risk = any(word.risk is not None for word in explanation.words)
     about = [method, explanation.model, PurePath(explanation.source).name]
     rows = [
-        flow([*_colour_keys(style)], width),
+        flow([*_colour_keys(style, budget_parts(explanation.words))], width),
         paragraph(f"{HELP} {RISK_HELP}" if has_risk else HELP, width, 14, below=2),
         paragraph("  ·  ".join(about), width, 14),
     ]
@@ -164,10 +179,10 @@ def _legend(explanation: ExplanationLike, style: MethodStyle, width: int) -> Ima
     return legend
 
 
-def _colour_keys(style: MethodStyle) -> Iterator[Image.Image]:
+def _colour_keys(style: MethodStyle, parts: Parts) -> Iterator[Image.Image]:
     """The meaning of each colour: the map's, then the budget's."""
     yield _ramp(style)
-    for name, colour in BUDGET_PARTS.values():
+    for name, colour in parts.values():
         key = Image.new("RGB", (18 + round(text_width(name, 14)) + 2, 20), PAPER)
         draw = ImageDraw.Draw(key)
         draw.rectangle((0, 4, 11, 15), colour)

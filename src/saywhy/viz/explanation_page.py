@@ -25,6 +25,8 @@ from saywhy.viz.drawing import BLUE, GAMMA, PALE, RED, blur_map, map_layer, map_
 from saywhy.viz.explanation_figure import (
     BLUR,
     BUDGET_PARTS,
+    RARE_PARTS,
+    budget_parts,
     crop_fractions,
     image_of,
     part_values,
@@ -145,12 +147,12 @@ def _coloured_word(token: str, word: WordLike | None) -> str:
 
 def _script_data(explanation: ExplanationLike) -> dict[str, Any]:
     """The data that the page's script reads."""
-    crop = crop_fractions(explanation)
+    crop, parts = crop_fractions(explanation), budget_parts(explanation.words)
     maps = {method: _word_maps(explanation, method) for method in explanation.methods}
     return {
-        "parts": {part: name for part, (name, _) in BUDGET_PARTS.items()},
+        "parts": {part: name for part, (name, _) in parts.items()},
         "methods": [_method_data(explanation, method) for method in explanation.methods],
-        "words": [_word_data(word) for word in explanation.words],
+        "words": [_word_data(word, parts) for word in explanation.words],
         "opens": _most_doubtful(explanation),
         "maps": {method: _map_urls(explanation, method, values) for method, values in maps.items()},
         "strengths": {method: _strengths(values) for method, values in maps.items()},
@@ -212,12 +214,12 @@ def _cells(maps: Sequence[np.ndarray]) -> list[list[int]]:
     return [[round(1000 * float(value) / largest) for value in values.flat] for values in means]
 
 
-def _word_data(word: WordLike) -> dict[str, Any]:
+def _word_data(word: WordLike, parts: Iterable[str]) -> dict[str, Any]:
     return {
         **{field: getattr(word, field) for field in WORD_FIELDS},
         "earlier_words": {method: [*weights] for method, weights in word.earlier_words.items()},
         "text": word_with_contrast(word),
-        "budget": dict(zip(BUDGET_PARTS, part_values(word.budget), strict=True)),
+        "budget": dict(zip(parts, part_values(word.budget, parts), strict=True)),
         "image_share": word.budget.image_share,
     }
 
@@ -268,7 +270,7 @@ def _scaled(size: tuple[int, int], side: int) -> tuple[int, int]:
 
 def _css_colours() -> str:
     """The colours of the figure as CSS variables."""
-    names = {part.replace("_", "-"): colour for part, (_, colour) in BUDGET_PARTS.items()}
+    names = {part.replace("_", "-"): colour for part, (_, colour) in (BUDGET_PARTS | RARE_PARTS).items()}
     variables = {name: "#{:02x}{:02x}{:02x}".format(*colour) for name, colour in names.items()}
     shades = {"red": RED[0], "red-strong": RED[1], "blue": BLUE[0], "blue-strong": BLUE[1]}
     variables |= {name: " ".join(map(str, colour)) for name, colour in shades.items()}
@@ -305,12 +307,13 @@ def _method_buttons(explanation: ExplanationLike) -> str:
 
 def numbers_table(explanation: ExplanationLike) -> str:
     """All numbers as a table, which needs no script and can be printed."""
-    titles = ["word", "probability", "score", *(name for name, _ in BUDGET_PARTS.values()), "from the image"]
+    parts = budget_parts(explanation.words)
+    titles = ["word", "probability", "score", *(name for name, _ in parts.values()), "from the image"]
     if has_risk := any(word.risk is not None for word in explanation.words):
         titles.append("made up")
     rows = []
     for word in explanation.words:
-        numbers = [f"{value:z.3f}" for value in (word.score, *part_values(word.budget))]
+        numbers = [f"{value:z.3f}" for value in (word.score, *part_values(word.budget, parts))]
         cells = [f"{word.probability:.4f}", *numbers, f"{100 * word.budget.image_share:z.0f} %"]
         if has_risk:
             cells.append("" if word.risk is None else f"{100 * word.risk:.0f} %")

@@ -49,7 +49,7 @@ class CaptionLike(Protocol):
 
 
 class BudgetLike(Protocol):
-    """The evidence budget of a word: four parts that add up to its score."""
+    """The evidence budget of a word: parts that add up to its score; most captioners have the first four only."""
 
     @property
     def image(self) -> float:
@@ -66,6 +66,14 @@ class BudgetLike(Protocol):
     @property
     def absorbed(self) -> float:
         """Relevance absorbed by biases and stabilisers."""
+
+    @property
+    def class_token(self) -> float:
+        """Relevance of image features that stand for no place."""
+
+    @property
+    def own_pieces(self) -> float:
+        """Relevance of the first pieces of a word of several sub-words."""
 
     @property
     def image_share(self) -> float:

@@ -1,0 +1,1 @@
+"""Captioners of Hugging Face transformers behind saywhy's captioner interface."""
