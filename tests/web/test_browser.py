@@ -314,6 +314,7 @@ def test_settings_and_an_own_caption(open_page):
     page.locator("#own-caption").fill("a zyzzyva on a surfboard")
     page.get_by_role("button", name="Explain it").click()
     expect(page.get_by_role("alert")).to_contain_text("'zyzzyva' is not in the model's vocabulary")
+    assert words(page) == ["a", "dog", "on", "a", "surfboard"]  # what was shown stays
     with page.expect_response("**/api/caption") as answered:
         page.locator("select[name=style]").select_option("flickr8k")
     assert answered.value.status == 200

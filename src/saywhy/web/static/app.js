@@ -109,32 +109,42 @@ class App {
     return this.show(readings);
   }
 
+  /* The captions that are shown stay until the server has accepted the new one. */
   explainOwn(text) {
-    this.experiment.reset();
-    return this.show([this.reading(this.settings.fields(), "Your caption")], text);
+    const begun = (reading, kind, k) => {
+      if (kind === "begin" && this.rows[0]?.reading !== reading) {
+        this.experiment.reset();
+        this.replaceRows([reading]);
+      }
+      this.onChange(reading, kind, k);
+    };
+    const own = new Reading(this.picture, this.settings.fields(), "Your caption", begun);
+    this.viewer.showBusy("Explaining …");
+    return this.attempt(() => own.begin(text));
   }
 
   reading(fields, label) {
     return new Reading(this.picture, fields, label, (reading, kind, k) => this.onChange(reading, kind, k));
   }
 
-  show(readings, text) {
+  show(readings) {
+    this.replaceRows(readings);
+    this.viewer.showBusy("Looking …");
+    return Promise.all(readings.map((reading) => this.attempt(() => reading.begin())));
+  }
+
+  replaceRows(readings) {
     for (const row of this.rows) row.reading.stop();
     this.chosen = this.contrast = null;
     document.body.dataset.state = "working";
     this.viewer.showNothing();
     $("panel").hidden = true;
     $("unfamiliar").hidden = true;
+    $("error").hidden = true;
     $("note").textContent = "";
     this.rows = readings.map((reading) => new CaptionRow(reading, this.page, (from, k) => this.choose(from, k)));
     $("captions").replaceChildren(...this.rows.map((row) => row.element));
     $("captions").classList.toggle("several", readings.length > 1);
-    return Promise.all(readings.map((reading) => this.start(reading, text)));
-  }
-
-  start(reading, text) {
-    if (reading === this.rows[0].reading) this.viewer.showBusy("Looking …");
-    return this.attempt(() => reading.begin(text));
   }
 
   /* Something new is known of a reading. */
@@ -205,7 +215,7 @@ class App {
     for (const other of this.rows) other.element.classList.toggle("active", other === row);
     $("remove").disabled = !word;
     $("remove").textContent = word ? `Remove what supports “${word.word}”` : "Remove what supports this word";
-    const label = this.rows.length > 1 ? reading.label : `Word ${k + 1} of ${reading.words.length}`;
+    const label = this.rows.length > 1 ? row.label.textContent : `Word ${k + 1} of ${reading.words.length}`;
     if (!word) {
       this.viewer.showNothing();
       this.viewer.showBusy("Explaining …");
