@@ -130,6 +130,7 @@ def test_80_megabytes_are_refused_without_being_kept(server):
     assert server.caption().status_code == 200
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_pictures(server):
     for number in range(100, 200):
         assert server.caption(number).status_code == 200
@@ -139,6 +140,7 @@ def test_memory_does_not_grow_with_the_number_of_pictures(server):
     assert server.memory - before < 30
 
 
+@pytest.mark.slow
 def test_explanations_of_many_pictures_are_not_all_kept(server):
     def explain(number: int) -> None:
         files = {"image": ("photo.png", photo(number))}

@@ -7,113 +7,35 @@ they are known.
 from __future__ import annotations
 
 import asyncio
-import json
 from base64 import b64encode
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePath
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Form, Request, Response
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse
 
-from saywhy.data.tokenizer import tokenize
-from saywhy.decoding.caption import Caption
-from saywhy.decoding.config import Decoding
-from saywhy.errors import UserError, did_you_mean
+from saywhy.errors import UserError
 from saywhy.explain.explanation import Explanation
 from saywhy.explain.methods import REPORT_METHODS
 from saywhy.inference.model import Model
 from saywhy.provenance import saywhy_version
 from saywhy.viz.explanation_page import explanation_page
 from saywhy.web.answers import Event, begin_event, caption_event, doubts_event, explanation_answer, png
+from saywhy.web.asked import Asked, read_request
 from saywhy.web.captioning import Doubts
 from saywhy.web.explaining import DOUBTS, Explaining, Task
-from saywhy.web.failures import ClientGone, status_and_message
 from saywhy.web.forms import DecodingForm, PictureForm, TargetForm
-from saywhy.web.pictures import Picture
 from saywhy.web.service import Service, Target, call_soon, method_tasks
+from saywhy.web.streaming import stream
 
-T = TypeVar("T")
-NDJSON = "application/x-ndjson"
 PATCHES = 20  # as in the audit image-ablation
-FIELDS = {
-    *("image", "image_id", "erase", "model", "style", "beam", "guidance", "sample", "temperature", "seed"),
-    *("caption", "position", "word", "contrast", "methods", "risk", "maps", "urgent", "patches"),
-}
 router = APIRouter()
 PictureFields = Annotated[PictureForm, Depends()]
 DecodingFields = Annotated[DecodingForm, Depends()]
 TargetFields = Annotated[TargetForm, Depends()]
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A request whose picture and settings have been read."""
-
-    request: Request
-    service: Service
-    model: Model
-    picture: Picture
-    settings: Decoding
-
-    @property
-    def streams(self) -> bool:
-        """Whether the client wants the answer in parts."""
-        return NDJSON in self.request.headers.get("accept", "")
-
-    async def result(self, awaitable: Awaitable[T]) -> T:
-        """The result of something that is dropped if the client hangs up."""
-        waiting = asyncio.ensure_future(awaitable)
-        gone = asyncio.ensure_future(_disconnected(self.request))
-        try:
-            await asyncio.wait({waiting, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if waiting.done():
-                return waiting.result()
-            raise ClientGone
-        finally:
-            gone.cancel()
-            waiting.cancel()
-
-    async def caption(self) -> Caption:
-        """The model's caption."""
-        job = self.service.caption(self.model, self.picture, self.settings)
-        return await self.result(asyncio.wrap_future(job.future))
-
-    async def doubts(self, words: Sequence[str]) -> Doubts:
-        """What speaks against a caption."""
-        job = self.service.doubts(self.model, self.picture, words, self.settings)
-        return await self.result(asyncio.wrap_future(job.future))
-
-    async def explained(self, job: Explaining, tasks: Sequence[Task], urgent: bool = False) -> None:
-        """Wait until these tasks of an explanation are done."""
-        async with aclosing(self.service.events(job, tasks, urgent)) as events:
-            await self.result(_exhaust(events))
-
-    async def caption_words(self, text: str | None) -> tuple[str, ...]:
-        """The words of a given caption, or of the model's own."""
-        if text is None:
-            return (await self.caption()).words
-        words, ids = tuple(text.split()), self.model.vocabulary.ids
-        return words if all(word in ids for word in words) else tuple(tokenize(text))
-
-
-async def _read(request: Request, picture: PictureForm, decoding: DecodingForm) -> Asked:
-    for name in await request.form():
-        if name not in FIELDS:
-            raise UserError(f"unknown field {name[:80]!r}: {did_you_mean(name, FIELDS)}")
-    service: Service = request.app.state.service
-    model = service.model(picture.model)
-    settings = service.settings(model, decoding.changes())
-    async with service.reading:
-        prepared = await service.picture(model, await picture.upload(), await picture.erased())
-    return Asked(request, service, model, prepared, settings)
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 @router.post("/api/caption", summary="Caption an image")
@@ -124,9 +46,9 @@ async def caption(
     risk: Annotated[bool, Form(description="Estimate how likely each object word is made up.")] = False,
 ) -> Response:
     """The caption of an image, with the log-probability of each word."""
-    asked = await _read(request, picture, decoding)
+    asked = await read_request(request, picture, decoding)
     if asked.streams:
-        return _stream(_caption_events(asked, risk))
+        return stream(_caption_events(asked, risk))
     result = await asked.caption()
     if risk:
         result = replace(result, risks=(await asked.doubts(result.words)).risks)
@@ -163,13 +85,13 @@ async def explain(
     urgent: Annotated[bool, Form(description="Compute this before what other requests wait for.")] = False,
 ) -> Response:
     """For each word: the evidence budget, the weights of earlier words, the likeliest other words, and maps."""
-    asked = await _read(request, picture, decoding)
+    asked = await read_request(request, picture, decoding)
     job = await _explaining(asked, target)
     tasks = [*_words(job, target), *method_tasks(job, target.methods)]
     if asked.streams:
         if risk:
             tasks.insert(1, DOUBTS)  # after the first word: then a tapped word comes soon
-        return _stream(_explain_events(asked, job, tasks, urgent))
+        return stream(_explain_events(asked, job, tasks, urgent))
     await asked.explained(job, [*job.words, *tasks], urgent)
     explanation = await asked.service.in_pool(job.explanation)
     alternatives = [job.steps.alternatives(k) for k in range(len(job.steps))]
@@ -197,7 +119,7 @@ async def patches(
     patches: Annotated[int, Form(ge=1, le=100_000, description="How many patches.")] = PATCHES,
 ) -> Response:
     """The patches of 8 × 8 pixels of the encoder's input that support a word most, as a mask for the field erase."""
-    asked = await _read(request, picture, decoding)
+    asked = await read_request(request, picture, decoding)
     if target.position is None:
         raise UserError("name the word by its position, from 1")
     job = await _explaining(asked, target)
@@ -218,7 +140,7 @@ async def report(request: Request, picture: PictureFields, decoding: DecodingFie
 @router.post("/api/figure", summary="The figure of saywhy explain", response_class=Response)
 async def figure(request: Request, picture: PictureFields, decoding: DecodingFields, target: TargetFields) -> Response:
     """A PNG with the map of each word."""
-    asked = await _read(request, picture, decoding)
+    asked = await read_request(request, picture, decoding)
     job = await _explaining(asked, target)
     method = target.methods[0] if target.methods else "lrp"
     await asked.explained(job, [*job.words, *method_tasks(job, [method])])
@@ -280,7 +202,7 @@ def _words(job: Explaining, target: TargetForm) -> list[Task]:
 async def _whole_explanation(
     request: Request, picture: PictureForm, decoding: DecodingForm, target: TargetForm
 ) -> tuple[Explanation, Service]:
-    asked = await _read(request, picture, decoding)
+    asked = await read_request(request, picture, decoding)
     job = await _explaining(asked, target)
     await asked.explained(job, [*job.words, *method_tasks(job, REPORT_METHODS)])
     explanation = await asked.service.in_pool(job.explanation)
@@ -294,28 +216,6 @@ def with_doubts(explanation: Explanation, doubts: Doubts) -> Explanation:
     risks = doubts.risks or (None,) * len(explanation.tokens)
     words = tuple(replace(word, risk=risks[word.position]) for word in explanation.words)
     return replace(explanation, words=words, **doubts.familiarity)
-
-
-async def _exhaust(events: AsyncGenerator[Event, None]) -> None:
-    async for _ in events:
-        pass
-
-
-def _stream(events: AsyncGenerator[Event, None]) -> Response:
-    """Events as lines; an error after the first line is a line too."""
-    return StreamingResponse(_lines(events), media_type=NDJSON, headers={"cache-control": "no-store"})
-
-
-async def _lines(events: AsyncGenerator[Event, None]) -> AsyncGenerator[str, None]:
-    try:
-        async for event in events:
-            yield f"{json.dumps(event, ensure_ascii=False)}\n"
-        yield '{"event": "end"}\n'
-    except Exception as error:
-        status, text = status_and_message(error)
-        yield f"{json.dumps({'event': 'error', 'error': text, 'status': status}, ensure_ascii=False)}\n"
-    finally:
-        await events.aclose()
 
 
 def _attachment(explanation: Explanation, suffix: str) -> dict[str, str]:

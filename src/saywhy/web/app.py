@@ -19,8 +19,8 @@ from saywhy.web.guard import Guard
 from saywhy.web.limits import Limits
 from saywhy.web.service import Service
 
-DESCRIPTION = """Caption images, and explain every word. Send an image as the multipart field `image`, or the `image_id`
-of an earlier answer. An error is one line: `{"error": "..."}`."""
+DESCRIPTION = """Caption images, and explain every word. Send an image as the multipart field image, or the image_id
+of an earlier answer. An error is one line: {"error": "..."}."""
 
 
 def create_app(

@@ -60,7 +60,7 @@ class Guard:
             return
         body = _Body(receive, self.limits.upload_bytes)
         sender = _with_headers(send, body)
-        if refusal := self._refusal(scope, body):
+        if refusal := self._refusal(scope):
             await body.discard()
             await _answer(sender, *refusal)
             return
@@ -76,7 +76,7 @@ class Guard:
             await body.discard()
             await _answer(_with_headers(send), 413, _too_large(self.limits))
 
-    def _refusal(self, scope: MutableMapping[str, Any], body: _Body) -> tuple[int, str] | None:
+    def _refusal(self, scope: MutableMapping[str, Any]) -> tuple[int, str] | None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get("host", "")
         if not self._is_allowed(host):

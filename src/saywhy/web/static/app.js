@@ -2,16 +2,15 @@
 
 import { getJson, postBlob } from "./api.js";
 import { CaptionRow } from "./caption.js";
-import { Eraser } from "./eraser.js";
+import { Experiment } from "./experiment.js";
 import { Panel } from "./panel.js";
 import { Reading } from "./reading.js";
 import { Settings } from "./settings.js";
-import { $, changedWords, create, percent, probability, sentence } from "./text.js";
+import { $, create, percent, sentence } from "./text.js";
 import { Upload } from "./upload.js";
 import { Viewer } from "./viewer.js";
 
 const HINT = "Tap a word to see why it was said. The bar: how much of its evidence is from the picture. Risk: how likely it is made up.";
-const MANY = 16; // times the first number of patches: more is not removed
 
 class App {
   constructor(page) {
@@ -22,7 +21,7 @@ class App {
     this.picture = null;
     this.viewer = new Viewer(page);
     this.panel = new Panel(page, (other) => this.compareWith(other));
-    this.eraser = new Eraser((mask) => this.captionErased(mask));
+    this.experiment = new Experiment(this);
     this.settings = new Settings(page, () => this.captionAgain(), (text) => this.explainOwn(text));
     this.upload = new Upload(page, (picture) => this.open(picture), (message) => this.fail(message));
     this.addMethods();
@@ -32,8 +31,6 @@ class App {
         this.showWord();
       });
     $("contrast-back").addEventListener("click", () => this.compareWith(null));
-    $("remove").addEventListener("click", () => this.removeEvidence());
-    $("restore").addEventListener("click", () => this.restore());
     $("again").addEventListener("click", () => this.close());
     for (const button of document.querySelectorAll("[data-download]"))
       button.addEventListener("click", () => this.download(button));
@@ -88,7 +85,6 @@ class App {
     $("again").hidden = false;
     $("picture").alt = picture.name;
     this.viewer.showPicture(picture.url, picture.width, picture.height);
-    this.eraser.reset(picture.width, picture.height);
     window.scrollTo({ top: 0 });
     return this.captionAgain();
   }
@@ -106,45 +102,56 @@ class App {
 
   captionAgain() {
     if (!this.picture) return undefined;
-    this.resetErasing();
+    this.experiment.reset();
     const other = this.settings.other, label = other ? this.settings.model.name : "Caption";
     const readings = [this.reading(this.settings.fields(), label)];
     if (other) readings.push(this.reading(this.settings.fields(other), other.name));
     return this.show(readings);
   }
 
+  /* The captions that are shown stay until the server has accepted the new one. */
   explainOwn(text) {
-    this.resetErasing();
-    return this.show([this.reading(this.settings.fields(), "Your caption")], text);
+    const begun = (reading, kind, k) => {
+      if (kind === "begin" && this.rows[0]?.reading !== reading) {
+        this.experiment.reset();
+        this.replaceRows([reading]);
+      }
+      this.onChange(reading, kind, k);
+    };
+    const own = new Reading(this.picture, this.settings.fields(), "Your caption", begun);
+    this.viewer.showBusy("Explaining …");
+    return this.attempt(() => own.begin(text));
   }
 
   reading(fields, label) {
     return new Reading(this.picture, fields, label, (reading, kind, k) => this.onChange(reading, kind, k));
   }
 
-  show(readings, text) {
+  show(readings) {
+    this.replaceRows(readings);
+    this.viewer.showBusy("Looking …");
+    return Promise.all(readings.map((reading) => this.attempt(() => reading.begin())));
+  }
+
+  replaceRows(readings) {
     for (const row of this.rows) row.reading.stop();
     this.chosen = this.contrast = null;
+    document.body.dataset.state = "working";
     this.viewer.showNothing();
     $("panel").hidden = true;
     $("unfamiliar").hidden = true;
+    $("error").hidden = true;
     $("note").textContent = "";
     this.rows = readings.map((reading) => new CaptionRow(reading, this.page, (from, k) => this.choose(from, k)));
     $("captions").replaceChildren(...this.rows.map((row) => row.element));
     $("captions").classList.toggle("several", readings.length > 1);
-    return Promise.all(readings.map((reading) => this.start(reading, text)));
-  }
-
-  start(reading, text) {
-    if (reading === this.rows[0].reading) this.viewer.showBusy("Looking …");
-    return this.attempt(() => reading.begin(text));
   }
 
   /* Something new is known of a reading. */
   onChange(reading, kind, k) {
     const row = this.rows.find((one) => one.reading === reading);
     if (!row) return;
-    if (["prefix", "caption", "begin", "doubts"].includes(kind)) row.showWords(this.changesOf(row));
+    if (["prefix", "caption", "begin", "doubts"].includes(kind)) row.showWords(this.experiment.changesOf(row));
     if (kind === "caption" || (kind === "begin" && !this.chosen)) this.onCaption(row);
     if (kind === "doubts") this.onDoubts(row);
     if (kind === "word") row.describe(k);
@@ -157,7 +164,7 @@ class App {
     this.viewer.showCrop(row.reading.crop);
     this.say(`${row.reading.label}: ${words}`);
     if (row === this.rows[0]) $("picture").alt = words;
-    if (this.rows.length > 1) this.onSecondCaption();
+    if (this.rows.length > 1) this.experiment.onCaption();
     $("unfamiliar").hidden = !this.rows.some(({ reading }) => reading.familiar === false);
     if (!this.chosen) $("note").textContent = HINT;
     document.body.dataset.state = "captioned";
@@ -208,7 +215,7 @@ class App {
     for (const other of this.rows) other.element.classList.toggle("active", other === row);
     $("remove").disabled = !word;
     $("remove").textContent = word ? `Remove what supports “${word.word}”` : "Remove what supports this word";
-    const label = this.rows.length > 1 ? reading.label : `Word ${k + 1} of ${reading.words.length}`;
+    const label = this.rows.length > 1 ? row.label.textContent : `Word ${k + 1} of ${reading.words.length}`;
     if (!word) {
       this.viewer.showNothing();
       this.viewer.showBusy("Explaining …");
@@ -262,83 +269,6 @@ class App {
     if (!found || this.chosen.k !== k || this.chosen.row !== row) return undefined;
     this.contrast = found;
     return this.showWord();
-  }
-
-  /* Erasing */
-
-  resetErasing() {
-    this.removed = 0;
-    this.eraser.reset(this.picture.width, this.picture.height);
-    $("restore").hidden = true;
-    $("erase-result").textContent = "";
-  }
-
-  restore() {
-    this.resetErasing();
-    this.rows.slice(1).forEach(({ reading }) => reading.stop());
-    const [first] = this.rows;
-    this.rows = [first];
-    $("captions").replaceChildren(first.element);
-    $("captions").classList.remove("several");
-    first.label.textContent = first.reading.label;
-    first.showWords();
-    this.choose(first.reading, this.chosen?.row === first ? this.chosen.k : 0);
-  }
-
-  /* Erase the patches that support the chosen word most; twice as many each time. */
-  async removeEvidence() {
-    const { row, k } = this.chosen, { reading } = row, first = this.page.patches;
-    this.removed = Math.min(this.removed ? 2 * this.removed : first, MANY * first);
-    this.viewer.showBusy("Removing …");
-    const found = await this.attempt(() => reading.patches(k, this.removed));
-    if (!found) return;
-    this.removedText = `${found.patches} of ${found.of.toLocaleString("en")} patches were erased.`;
-    await this.eraser.add(found.mask);
-  }
-
-  captionErased(mask) {
-    const [before] = this.rows;
-    if (this.rows.length > 1) this.rows.pop().reading.stop();
-    before.label.textContent = "With the whole picture";
-    const after = this.reading({ ...before.reading.fields, erase: mask }, "With the grey part erased");
-    const row = new CaptionRow(after, this.page, (from, k) => this.choose(from, k));
-    this.rows = [before, row];
-    $("captions").replaceChildren(before.element, row.element);
-    $("captions").classList.add("several");
-    $("restore").hidden = false;
-    $("captions").scrollIntoView({ block: "nearest" });
-    if (this.chosen && this.chosen.row !== before) this.choose(before.reading, 0);
-    this.viewer.showBusy("Captioning again …");
-    return this.attempt(() => after.begin());
-  }
-
-  changesOf(row) {
-    const [before, after] = this.rows;
-    if (!after?.reading.fields.erase || !after.reading.finished) return new Set();
-    const changes = changedWords(before.reading.words, after.reading.words);
-    return row === before ? changes.gone : changes.added;
-  }
-
-  onSecondCaption() {
-    const [before, after] = this.rows;
-    if (!after.reading.fields.erase || !after.reading.finished) return;
-    for (const row of this.rows) row.showWords(this.changesOf(row));
-    if (this.chosen) this.chosen.row.showChosen(this.chosen.k, this.chosen.row.reading.explained[this.chosen.k]?.earlier_words.lrp);
-    const isSame = !this.changesOf(after).size && !this.changesOf(before).size;
-    const changes = isSame ? "The caption is the same." : "The caption changed: see the marked words.";
-    $("erase-result").textContent = [this.removedText, changes].filter(Boolean).join(" ");
-    this.removedText = "";
-    this.attempt(() => this.compareProbability(before.reading, after.reading));
-  }
-
-  /* How probable the chosen word is in the erased picture, after the same words. */
-  async compareProbability(before, after) {
-    if (!this.chosen || this.chosen.row.reading !== before) return;
-    const { k } = this.chosen, word = before.explained[k];
-    if (!word) return;
-    const p = await after.probabilityOf(before.words, k);
-    if (this.rows[1]?.reading !== after || p === undefined) return;
-    $("erase-result").append(` After the same words, the probability of “${word.word}” was ${probability(word.probability)} and is ${probability(p)}.`);
   }
 
   /* Downloads */

@@ -5,7 +5,8 @@ import { $, create } from "./text.js";
 const fieldsOf = (operation, schemas) => {
   const content = operation.requestBody?.content["multipart/form-data"]?.schema;
   const name = content?.$ref?.split("/").at(-1);
-  return Object.entries((name ? schemas[name] : content)?.properties || {});
+  const fields = Object.entries((name ? schemas[name] : content)?.properties || {});
+  return fields.sort(([one], [other]) => other.startsWith("image") - one.startsWith("image"));
 };
 
 const endpoint = (path, method, operation, schemas) => {

@@ -94,7 +94,11 @@ export class Reading {
     if (this.explained[k] || this.waiting.has(k)) return;
     this.waiting.add(k);
     const fields = { ...this.target, position: k + 1, urgent: true };
-    await postStream("/api/explain", this.picture, fields, (event) => this.onWanted(event), this.controller.signal);
+    try {
+      await postStream("/api/explain", this.picture, fields, (event) => this.onWanted(event), this.controller.signal);
+    } finally {
+      this.waiting.delete(k);
+    }
   }
 
   async onWanted(event) {
