@@ -16,6 +16,7 @@ import json
 import os
 import random
 import re
+import resource
 import statistics
 import subprocess
 import sys
@@ -130,9 +131,12 @@ def speed(options: argparse.Namespace) -> dict[str, Any]:
                 model._decode(model._encode(batch), batch, decoding)
 
     alone()  # warm-up
+    spent = 0.0
     for _ in range(options.rounds):
         with tempfile.TemporaryDirectory() as folder:
+            spent -= processor_seconds()
             seconds["job"].append(timed(job, Path(folder)))
+            spent += processor_seconds()
         seconds["encoder and decoder alone"].append(timed(alone))
     rates = {name: round(len(paths) / statistics.median(values), 2) for name, values in seconds.items()}
     shares = [alone / job for job, alone in zip(*seconds.values(), strict=True)]
@@ -142,9 +146,16 @@ def speed(options: argparse.Namespace) -> dict[str, Any]:
         "reading processes": options.workers,
         "threads": torch.get_num_threads(),
         "images per second": rates,
+        "processor seconds per image of the job, reading included": round(spent / options.rounds / len(paths), 4),
         "share of encoder and decoder alone": round(statistics.median(shares), 3),
         "shares of the rounds": [round(share, 3) for share in shares],
     }
+
+
+def processor_seconds() -> float:
+    """What this process and those that it has started and that have ended have used."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def timed(function: Any, *arguments: Any) -> float:
@@ -202,6 +213,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop `memory` after so long")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--name", help="the name of the result in FILE; by default that of the measurement")
     options = parser.parse_args()
     import torch
 
@@ -213,7 +225,8 @@ def main() -> None:
     if options.json:
         known = json.loads(options.json.read_text()) if options.json.exists() else {}
         cores = len(os.sched_getaffinity(0))
-        known[options.measurement] = {**result, "cores": cores, **machine(torch.device(choose_device(options.device)))}
+        device = torch.device(choose_device(options.device))
+        known[options.name or options.measurement] = {**result, "cores": cores, **machine(device)}
         options.json.write_text(json.dumps(known, indent=2) + "\n")
 
 

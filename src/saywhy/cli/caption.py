@@ -148,7 +148,8 @@ def caption(
     Images that cannot be read are named on stderr and skipped; the exit code is then 2. With --in and --out, images may
     be many: they get a row each, also where they cannot be read (docs/many-images.md).
     """
-    many = ManyImages.parse(images, inputs, out, engine, column, part_size, batch_size, workers)
+    is_plain = bool(images) and engine == "torch" and (inputs, out, column, part_size, workers) == (None,) * 5
+    many = None if is_plain else ManyImages.parse(images, inputs, out, engine, column, part_size, batch_size, workers)
     if sample and (beam is not None or length_penalty is not None):
         raise UserError("--beam and --length-penalty are for beam search, --sample replaces it: give one or the other")
     if not sample and (temperature, top_k, top_p, seed) != (1.0, 0, 1.0, 0):

@@ -172,7 +172,8 @@ def explain(
     Images that cannot be read are named on stderr and skipped; the exit code is then 2. With --in, images may be many:
     they get a row each, also where they cannot be read (docs/many-images.md).
     """
-    many = ManyImages.parse(images, inputs, out, engine, column, part_size, batch_size, workers)
+    is_plain = bool(images) and engine == "torch" and (inputs, column, part_size, workers) == (None,) * 4
+    many = None if is_plain else ManyImages.parse(images, inputs, out, engine, column, part_size, batch_size, workers)
     if caption is not None and (beam, length_penalty, no_repeat) != (None, None, None):
         raise UserError(
             "--beam, --length-penalty and --no-repeat search for a caption, --caption gives one: use one or the other"

@@ -23,7 +23,7 @@ EPILOG = examples(
     "saywhy train recipes/flickr8k-soft.toml --data flickr8k --out runs/soft",
     "saywhy train recipes/flickr8k-soft.toml --data flickr8k --out runs/soft --resume",
     "saywhy train recipes/flickr8k-soft.toml --data flickr8k --out runs/soft-lr --set training.lr=1e-3",
-    "torchrun --nproc-per-node 2 -m saywhy train recipes/flickr8k-soft.toml --data flickr8k --out runs/soft",
+    "saywhy train recipes/flickr8k-soft.toml --data flickr8k --out runs/soft --processes 2",
 )
 
 

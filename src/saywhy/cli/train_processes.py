@@ -75,9 +75,9 @@ def _processes(count: int, others: IO[str]) -> Iterator[list[subprocess.Popen]]:
     try:
         for rank in range(count):
             environment = {**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            streams = {"stdout": others, "stderr": others} if rank else {}
+            stream = others if rank else None
             command = [sys.executable, "-m", "saywhy", *arguments]
-            processes.append(subprocess.Popen(command, env=environment, **streams))
+            processes.append(subprocess.Popen(command, env=environment, stdout=stream, stderr=stream))
         yield processes
     finally:
         _end(processes)
