@@ -71,7 +71,7 @@ class SubwordVocabulary(Vocabulary):
         unknown: int | None = None,
     ) -> None:
         super().__init__((*MARKERS, *_distinct(names)))
-        self.tokens = tuple(tokens)
+        self.tokens, self.names = tuple(tokens), tuple(names)
         self.texts = ("",) * len(MARKERS) + tuple(texts)
         self._id = {token: len(MARKERS) + place for place, token in enumerate(self.tokens)}
         self._unknown = unknown
@@ -93,7 +93,7 @@ class SubwordVocabulary(Vocabulary):
                 starts.append(place)
                 has_text = False
             has_text, before = has_text or bool(text.strip()), text.strip()
-        return [end - start for start, end in zip(starts, [*starts[1:], len(ids)], strict=True)]
+        return [end - start for start, end in zip(starts, [*starts, len(ids)][1:], strict=True)]
 
     def decode(self, ids: Iterable[int]) -> list[str]:
         """The words of these token ids."""
