@@ -107,7 +107,7 @@ class SubwordVocabulary(Vocabulary):
     def has(self, word: str) -> bool:
         """Whether the tokenizer can express the word."""
         pieces = self._split(word, False)
-        return bool(pieces) and UNK not in pieces
+        return bool(pieces) and UNK not in pieces and self._word(pieces).lower() == word.lower()
 
     def as_reference(self, words: Sequence[str]) -> Sequence[str]:
         """The words without punctuation, in lower case."""
