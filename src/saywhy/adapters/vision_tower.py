@@ -80,7 +80,7 @@ def preprocessing_of(processor: Any, size: int) -> ProcessorGeometry:
     shape = dict(getattr(processor, "size", None) or {})
     crops = bool(getattr(processor, "do_center_crop", False))
     if crops or "shortest_edge" in shape:
-        margin = shape.get("shortest_edge", shape.get("height", size)) / size
+        margin = float(shape.get("shortest_edge") or shape.get("height") or size) / size
         return ProcessorGeometry(size, "crop", max(1.0, margin), resample)
     return ProcessorGeometry(size, "squash", 1.0, resample)
 

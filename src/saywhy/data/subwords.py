@@ -98,7 +98,8 @@ class SubwordVocabulary(Vocabulary):
     def decode(self, ids: Iterable[int]) -> list[str]:
         """The words of these token ids."""
         ids = list(ids)
-        words, start = [], 0
+        words: list[str] = []
+        start = 0
         for length in self.spans(ids):
             words.append(self._word(ids[start : start + length]))
             start += length
