@@ -114,6 +114,25 @@ class LRP:
         W = [[weight[j] * ((i == j) - 1 / n) / deviation for i in range(n)] for j in range(n)]
         return self.linear(R, x, W, bias)
 
+    def rms_norm(self, R, x, weight, eps):
+        """y_j = w_j x_j / r with r, the root of the mean square, a constant: all relevance of y_j goes to x_j."""
+        r = math.sqrt(sum(value**2 for value in x) / len(x) + eps)
+        y = [weight[j] * x[j] / r for j in range(len(x))]
+        return [R[j] * (x[j] * weight[j] / r) / y[j] for j in range(len(x))]
+
+    def swiglu(self, R, x, gate, up):
+        """y = silu(W_g x) · (W_u x): half of R to each factor (AttnLRP's uniform rule); silu passes its half on."""
+        half = [value / 2 for value in R]
+        of_gate, of_up = self.linear(half, x, gate), self.linear(half, x, up)
+        return plus(of_gate, of_up)
+
+    def rotary(self, R, x, cos, sin):
+        """z = x cos + rotated(x) sin, where rotated(x) = (−x_2, x_1) of the halves of x: the ε-rule of the sum."""
+        n, half = len(x), len(x) // 2
+        rotated = [-value for value in x[half:]] + x[:half]
+        R_plain, R_rotated = self.sum(R, times(x, cos), times(rotated, sin))
+        return [R_plain[i] + (R_rotated[i + half] if i < half else R_rotated[i - half]) for i in range(n)]
+
     def softmax(self, R, x):
         """Eq. 13 of AttnLRP (https://arxiv.org/abs/2402.05602): R(x_i) = x_i (R(s_i) − s_i Σ_j R(s_j))."""
         s, total = softmax(x), sum(R)

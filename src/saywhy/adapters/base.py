@@ -170,22 +170,6 @@ def attention_to(features: Features, weights: Tensor) -> Attention:
     return Attention(torch.where(total > 0, alpha / total.clamp(min=torch.finfo(alpha.dtype).tiny), uniform))
 
 
-def packed(cache: Any) -> Tensor:
-    """The keys and values of a cache of transformers as one tensor, (B, layers, 2, heads, t, d)."""
-    return torch.stack([torch.stack([layer.keys, layer.values], dim=1) for layer in cache.layers], dim=1)
-
-
-def unpacked(values: Tensor) -> Any:
-    """A cache of transformers with these keys and values."""
-    from transformers import DynamicCache
-
-    cache = DynamicCache()
-    if values.ndim > 2:
-        for number, (keys, layer_values) in enumerate(layer.unbind(1) for layer in values.unbind(1)):
-            cache.update(keys, layer_values, number)
-    return cache
-
-
 def fuse_activations(model: nn.Module) -> nn.Module:
     """Replace activations that are composed of several operations by the same function in one."""
     for parent in list(model.modules()):

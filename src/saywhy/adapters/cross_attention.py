@@ -7,9 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from saywhy.adapters.base import Adapter, AdapterState, attention_to, packed, unpacked
+from saywhy.adapters.base import Adapter, AdapterState, attention_to
 from saywhy.captioners.base import Attention, Step
 from saywhy.encoders.base import Features
+from saywhy.language_models.cache_tensors import packed, unpacked
 
 
 class CrossAttentionAdapter(Adapter[AdapterState]):

@@ -15,10 +15,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from saywhy.adapters.base import Adapter, AdapterState, NativeTokens, attention_to, packed, unpacked
+from saywhy.adapters.base import Adapter, AdapterState, NativeTokens, attention_to
 from saywhy.adapters.vision_tower import VisionTower
 from saywhy.captioners.base import Attention, Step
 from saywhy.encoders.base import Features
+from saywhy.language_models.cache_tensors import packed, unpacked
 
 
 class PrefixAdapter(Adapter[AdapterState]):
@@ -73,7 +74,9 @@ class PrefixAdapter(Adapter[AdapterState]):
         with self._attention() as weights:
             logits = self.of_native(self.read(x, self._mask(seen, words + 1, x), cache))
         following = AdapterState(state.features, packed(cache)[..., prefix:, :], state.image_cache)
-        return Step(logits[:, 0], following, attention_to(state.features, self._to_image(weights[0])[:, :, 0]))
+        return Step(
+            logits[:, 0], following, attention_to(state.features, self._to_image(weights[0], state.features)[:, :, 0])
+        )
 
     def forward(
         self, features: Features, captions: Tensor, active: Sequence[int] | None = None
@@ -85,7 +88,9 @@ class PrefixAdapter(Adapter[AdapterState]):
         with self._attention() as weights:
             logits = self.read(x, self._mask(seen, words.shape[1], x), None)
         start = prefix.shape[1]
-        return self.of_native(logits[:, start:]), attention_to(features, self._to_image(weights[0])[:, :, start:])
+        return self.of_native(logits[:, start:]), attention_to(
+            features, self._to_image(weights[0], features)[:, :, start:]
+        )
 
     def _prefix(self, features: Features) -> tuple[Tensor, Tensor]:
         """What comes before the caption, (B, N, D), and which of it exists, (B, N)."""
@@ -113,10 +118,10 @@ class PrefixAdapter(Adapter[AdapterState]):
         visible = allowed & existing[:, None]  # (B, T, total)
         return torch.zeros_like(visible, dtype=x.dtype).masked_fill(~visible, torch.finfo(x.dtype).min)[:, None]
 
-    def _to_image(self, weights: Tensor) -> Tensor:
+    def _to_image(self, weights: Tensor, features: Features) -> Tensor:
         """Attention weights to the vectors of the image, (B, heads, T, L), of those to everything."""
         first = len(self.before)
-        return weights[..., first : first + self.encoder.length]  # type: ignore[operator]
+        return weights[..., first : first + features.vectors.shape[1]]
 
     @contextmanager
     def _attention(self) -> Iterator[list[Tensor]]:

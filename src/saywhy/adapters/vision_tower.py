@@ -28,9 +28,6 @@ class VisionTower(Encoder):
         width: D.
         grid: rows and columns of the vectors that stand for a place.
         unplaced: how many vectors before them do not.
-
-    Attributes:
-        length: L.
     """
 
     def __init__(
@@ -38,7 +35,7 @@ class VisionTower(Encoder):
     ) -> None:
         assert settings.size is not None
         super().__init__(settings, body, width, settings.size // grid[0])
-        self.grid, self.unplaced, self.length = grid, unplaced, unplaced + grid[0] * grid[1]
+        self.grid, self.unplaced = grid, unplaced
         self._blocks = list(dict.fromkeys(_block(name) for name, _ in body.named_parameters()))
         self.finetune_from(None)
 
@@ -83,7 +80,7 @@ def preprocessing_of(processor: Any, size: int) -> ProcessorGeometry:
     shape = dict(getattr(processor, "size", None) or {})
     crops = bool(getattr(processor, "do_center_crop", False))
     if crops or "shortest_edge" in shape:
-        margin = shape.get("shortest_edge", shape.get("height", size)) / size
+        margin = float(shape.get("shortest_edge") or shape.get("height") or size) / size
         return ProcessorGeometry(size, "crop", max(1.0, margin), resample)
     return ProcessorGeometry(size, "squash", 1.0, resample)
 

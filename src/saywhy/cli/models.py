@@ -1,4 +1,4 @@
-"""`saywhy models`: list models, captioners and encoders."""
+"""`saywhy models`: list models, captioners, encoders and adapters."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ TITLES = {
     "models": "Shipped models, for --model",
     "captioners": "Captioners, for a recipe",
     "encoders": "Encoders, for a recipe; also timm:NAME for any network of timm",
+    "adapters": "Adapters: kinds of models of Hugging Face, for --model hf:NAME",
 }
 
 
 def models(plugins: Plugins = None, as_json: Json = False) -> None:
-    """List shipped models, captioners and encoders."""
+    """List shipped models, captioners, encoders, and adapters of Hugging Face's captioners."""
     import_plugins(plugins)
-    tables = {"models": _models(), "captioners": _captioners(), "encoders": _encoders()}
+    tables = {"models": _models(), "captioners": _captioners(), "encoders": _encoders(), "adapters": _adapters()}
     if as_json:
         typer.echo(json_line(tables))
     else:
@@ -61,6 +62,16 @@ def _encoders() -> Rows:
     return [
         {"name": spec.name, "size": spec.size, "features": [*spec.grid, spec.width], "weights": spec.source}
         for spec in registered()
+    ]
+
+
+def _adapters() -> Rows:
+    from saywhy.adapters.base import adapters
+
+    docstrings = {name: inspect.getdoc(inspect.getmodule(adapters[name])) or "" for name in adapters}
+    return [
+        {"name": name, "example": adapters[name].example, "about": text.partition("\n")[0]}
+        for name, text in docstrings.items()
     ]
 
 

@@ -71,7 +71,7 @@ class SubwordVocabulary(Vocabulary):
         unknown: int | None = None,
     ) -> None:
         super().__init__((*MARKERS, *_distinct(names)))
-        self.tokens = tuple(tokens)
+        self.tokens, self.names = tuple(tokens), tuple(names)
         self.texts = ("",) * len(MARKERS) + tuple(texts)
         self._id = {token: len(MARKERS) + place for place, token in enumerate(self.tokens)}
         self._unknown = unknown
@@ -93,12 +93,13 @@ class SubwordVocabulary(Vocabulary):
                 starts.append(place)
                 has_text = False
             has_text, before = has_text or bool(text.strip()), text.strip()
-        return [end - start for start, end in zip(starts, [*starts[1:], len(ids)], strict=True)]
+        return [end - start for start, end in zip(starts, [*starts, len(ids)][1:], strict=True)]
 
     def decode(self, ids: Iterable[int]) -> list[str]:
         """The words of these token ids."""
         ids = list(ids)
-        words, start = [], 0
+        words: list[str] = []
+        start = 0
         for length in self.spans(ids):
             words.append(self._word(ids[start : start + length]))
             start += length
@@ -107,7 +108,7 @@ class SubwordVocabulary(Vocabulary):
     def has(self, word: str) -> bool:
         """Whether the tokenizer can express the word."""
         pieces = self._split(word, False)
-        return bool(pieces) and UNK not in pieces
+        return bool(pieces) and UNK not in pieces and self._word(pieces).lower() == word.lower()
 
     def as_reference(self, words: Sequence[str]) -> Sequence[str]:
         """The words without punctuation, in lower case."""

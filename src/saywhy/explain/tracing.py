@@ -109,10 +109,11 @@ def out_of_place(func: Any) -> Any:
     return next((function for function in candidates if callable(function)), None)
 
 
+WRITES_INTO_PART = "this model writes into part of a tensor, which cannot be traced: it cannot be explained"
+
+
 def written(x: Tensor, index: Any, value: Any) -> Tensor:
     """A copy of x in which x[index] is `value`; the tensor is to be all that refers to its memory."""
-    if x._is_view():
-        raise UserError("this model writes into part of a tensor, which cannot be traced: it cannot be explained")
     x = x.clone()
     x[index] = value
     return x
@@ -150,6 +151,8 @@ class TracingMode(TorchFunctionMode):
         if not signals(args, kwargs):
             return self.call(func, args, kwargs)
         first = args[0] if args else kwargs.get("input")
+        if func is Tensor.__setitem__ and first._is_view():  # what it is a view of would not change
+            raise UserError(WRITES_INTO_PART)
         plain, inplace = out_of_place(func), kwargs.pop("inplace", False)
         out = self.call(plain or func, args, kwargs)
         if plain is not None or inplace:
@@ -190,7 +193,7 @@ def current(value: Any) -> Any:
     while hasattr(value, "replacement"):
         value = value.replacement
     if hasattr(value, "overwritten"):
-        raise UserError("this model writes into part of a tensor, which cannot be traced: it cannot be explained")
+        raise UserError(WRITES_INTO_PART)
     return value.detach() if isinstance(value, nn.Parameter) else value
 
 

@@ -209,9 +209,18 @@ class Model:
 
         Of a model of transformers, the folder refers to that model.
         """
-        from saywhy.inference.save_model import save_pretrained
+        from saywhy.inference.save_model import ModelParts, changed_settings
 
-        save_pretrained(self, Path(folder))
+        saved = SavedModel(
+            self.name,
+            self.captioner,
+            self.vocabulary,
+            self.preprocessing,
+            changed_settings(self.decoding),
+            self.regions,
+            self.conditioning_dropout,
+        )
+        ModelParts(saved, self.risk, self._usable_familiarity, self.source, self.folder).save(Path(folder))
 
     @property
     def folder(self) -> Path | None:

@@ -4,90 +4,98 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from saywhy.captioners.model_folder import CONFIG, FORMAT, SavedModel
 from saywhy.decoding.config import Decoding
 from saywhy.errors import UserError
 from saywhy.files import write_text
-from saywhy.hallucination.risk_model import OBJECTS_FILE
-from saywhy.pretrained import ADAPTER, HUB
+from saywhy.hallucination.risk_model import OBJECTS_FILE, Risk
+from saywhy.inference.familiarity_model import Familiarity
+from saywhy.pretrained import ADAPTER, HUB, HubSource
 from saywhy.provenance import saywhy_version
-
-if TYPE_CHECKING:
-    from saywhy.inference.model import Model
 
 CARD, RUN = "README.md", "run.json"
 
 
-def save_pretrained(model: Model, folder: Path) -> None:
-    """Write the model, its risk model and familiarity, and a model card."""
-    if model.folder is not None and model.folder.resolve() == folder.resolve():
-        raise UserError(f"{folder}: the model is in this folder already; choose another")
-    folder.mkdir(parents=True, exist_ok=True)
-    if model.source is None:
-        _saved(model).save(folder)
-        _copy(model, folder, RUN)
-        if model.familiarity_error is None and model.familiarity is not None:
-            model.familiarity.save(folder)
-    else:
-        write_text(folder / CONFIG, json.dumps(_reference(model), indent=2) + "\n")
-    _copy(model, folder, OBJECTS_FILE)
-    if model.risk is not None:
-        model.risk.save(folder)
-    write_text(folder / CARD, model_card(model))
+@dataclass(frozen=True)
+class ModelParts:
+    """What a folder of a model holds.
+
+    Attributes:
+        saved: the captioner with its vocabulary, preprocessing and decoding.
+        risk: its risk model, if it has one.
+        familiarity: its familiarity, if it has one.
+        source: where a model of transformers came from: the folder then refers to it, and has no weights.
+        folder: where it was loaded from, if from a folder.
+    """
+
+    saved: SavedModel
+    risk: Risk | None = None
+    familiarity: Familiarity | None = None
+    source: HubSource | None = None
+    folder: Path | None = None
+
+    def save(self, folder: Path) -> None:
+        """Write the model, its risk model and familiarity, and a model card."""
+        if self.folder is not None and self.folder.resolve() == folder.resolve():
+            raise UserError(f"{folder}: the model is in this folder already; choose another")
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.source is None:
+            self.saved.save(folder)
+            self._copy(folder, RUN)
+            if self.familiarity is not None:
+                self.familiarity.save(folder)
+        else:
+            write_text(folder / CONFIG, json.dumps(_reference(self.source), indent=2) + "\n")
+        self._copy(folder, OBJECTS_FILE)
+        if self.risk is not None:
+            self.risk.save(folder)
+        write_text(folder / CARD, self.card())
+
+    def _copy(self, folder: Path, name: str) -> None:
+        if self.folder is not None and (self.folder / name).is_file():
+            shutil.copyfile(self.folder / name, folder / name)
+
+    def card(self) -> str:
+        """A model card: what the model is, how to use it, and what its estimates were fitted to."""
+        captioner, preprocessing = self.saved.captioner, self.saved.preprocessing
+        side, how = preprocessing.size, "resized" if preprocessing.fit == "squash" else "cropped"
+        rows = {
+            "architecture": f"{captioner.name} over {captioner.encoder.settings.name}",
+            "input": f"an RGB image, {how} to {side} × {side}",
+            "vocabulary": f"{len(self.saved.vocabulary):,} tokens",
+            "weights": f"{sum(parameter.numel() for parameter in captioner.parameters()) / 1e6:.2f} million",
+            "decoding": f"`{Decoding.from_config(self.saved.decoding)}`",
+        }
+        if self.source is not None:
+            rows["weights of"] = f"`{self.source.model}`, which this folder refers to and does not contain"
+        for name, fitted in (("risk", self.risk), ("familiarity", self.familiarity)):
+            if fitted is not None:
+                rows[f"{name} fitted to"] = f"`{json.dumps(fitted.about, sort_keys=True)}`"
+        table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
+        return _CARD.format(name=self.saved.name, table=table)
 
 
-def _saved(model: Model) -> SavedModel:
-    decoding = {name: value for name, value in asdict(model.decoding).items() if value != getattr(Decoding(), name)}
-    return SavedModel(
-        model.name,
-        model.captioner,
-        model.vocabulary,
-        model.preprocessing,
-        decoding,
-        model.regions,
-        model.conditioning_dropout,
-    )
+def changed_settings(decoding: Decoding) -> dict[str, Any]:
+    """The decoding settings that are not the defaults, as config.json has them."""
+    names = Decoding.__dataclass_fields__
+    values = {name: getattr(decoding, name) for name in names}
+    return {name: value for name, value in values.items() if value != getattr(Decoding, name)}
 
 
-def _reference(model: Model) -> dict[str, Any]:
+def _reference(source: HubSource) -> dict[str, Any]:
     """The contents of config.json of a folder that refers to a model of transformers."""
-    assert model.source is not None
-    location, path = model.source.model, Path(model.source.model.removeprefix(HUB))
+    path = Path(source.model.removeprefix(HUB))
     return {
         "format": FORMAT,
         "saywhy": saywhy_version(),
         "kind": ADAPTER,
-        "model": str(path.resolve()) if path.is_dir() else location,
-        "prompt": model.source.prompt,
+        "model": str(path.resolve()) if path.is_dir() else source.model,
+        "prompt": source.prompt,
     }
-
-
-def _copy(model: Model, folder: Path, name: str) -> None:
-    if model.folder is not None and (model.folder / name).is_file():
-        shutil.copyfile(model.folder / name, folder / name)
-
-
-def model_card(model: Model) -> str:
-    """A model card: what the model is, how to use it, and what its estimates were fitted to."""
-    encoder, side = model.captioner.encoder, model.preprocessing.size
-    rows = {
-        "architecture": f"{model.captioner.name} over {encoder.settings.name}",
-        "input": f"an RGB image, {'resized' if model.preprocessing.fit == 'squash' else 'cropped'} to {side} × {side}",
-        "vocabulary": f"{len(model.vocabulary):,} tokens",
-        "weights": f"{sum(parameter.numel() for parameter in model.captioner.parameters()) / 1e6:.1f} million",
-        "decoding": f"`{model.decoding}`",
-    }
-    if model.source is not None:
-        rows["weights of"] = f"`{model.source.model}`, which this folder refers to and does not contain"
-    for name, fitted in (("risk", model.risk), ("familiarity", model.familiarity if model.source is None else None)):
-        if fitted is not None:
-            rows[f"{name} fitted to"] = f"`{json.dumps(fitted.about, sort_keys=True)}`"
-    table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
-    return _CARD.format(name=model.name, table=table)
 
 
 _CARD = """---

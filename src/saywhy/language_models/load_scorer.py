@@ -7,10 +7,12 @@ from pathlib import Path
 
 import torch
 
+from saywhy.data.subwords import SubwordVocabulary
 from saywhy.data.tokenizer import Vocabulary
 from saywhy.errors import UserError
 from saywhy.files import read_text
 from saywhy.language_models.language_model_folder import load
+from saywhy.language_models.piece_scorer import PieceScorer
 from saywhy.language_models.word_scorer import VocabularyScorer, WordScorer
 from saywhy.pretrained import HUB, is_transformers_model
 
@@ -38,6 +40,10 @@ def load_scorer(
         from saywhy.language_models.huggingface import HuggingFaceScorer, load_huggingface
 
         model, tokenizer = load_huggingface(str(location).removeprefix(HUB), device)
+        if isinstance(vocabulary, SubwordVocabulary):
+            if prompt:
+                raise UserError(f"{location}: a prompt is for captioners of whole words; leave it out")
+            return PieceScorer(model, tokenizer, vocabulary, str(location))
         return HuggingFaceScorer(model, tokenizer, vocabulary, prompt, candidates, lookahead)
     if prompt:
         raise UserError(f"{location}: only a Hugging Face language model takes a prompt")
@@ -45,6 +51,10 @@ def load_scorer(
         raise UserError(
             f"{location}: no language model; give a folder that `saywhy train-lm` wrote, the folder or .gguf file of a "
             "Hugging Face model, or hf:NAME"
+        )
+    if isinstance(vocabulary, SubwordVocabulary):
+        raise UserError(
+            f"{location}: scores whole words, and this captioner writes sub-words; give hf:NAME or a folder"
         )
     return VocabularyScorer(load(location, device), vocabulary)
 
