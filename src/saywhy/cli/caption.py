@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,6 +29,7 @@ from saywhy.cli.options import (
     BatchSize,
     Beam,
     Device,
+    Engine,
     Guidance,
     Images,
     JsonLines,
@@ -42,9 +44,10 @@ from saywhy.cli.options import (
     Style,
     examples,
 )
-from saywhy.errors import UserError
+from saywhy.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
+    from saywhy.decoding.caption import Caption
     from saywhy.viz.caption_sheet import CaptionedImage
 
 SHEET_FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
@@ -58,6 +61,7 @@ EPILOG = examples(
     "saywhy caption photo.jpg --figures attention/",
     "saywhy caption holiday/ --risk --sheet holiday.jpg",
     "saywhy caption photo.jpg --sample --top-p 0.9 --seed 7",
+    "saywhy caption photo.jpg --engine onnx",
 )
 
 
@@ -119,6 +123,7 @@ def caption(
     ] = None,
     batch_size: BatchSize = 16,
     device: Device = "auto",
+    engine: Engine = "torch",
 ) -> None:
     """Describe images, one caption per image.
 
@@ -139,43 +144,73 @@ def caption(
     if sample:
         decoding |= {"method": "sample", "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     decoding = {name: value for name, value in decoding.items() if value is not None}
+    if engine not in ENGINES:
+        raise UserError(f"unknown --engine {engine!r}: {did_you_mean(engine, ENGINES)}")
     check_writable("--figures", figures, folder=True)
     check_writable("--sheet", sheet)
     import_plugins(plugins)
     failures = Failures()
     if paths := list(readable_images(images, failures)):
         _check_sheet(sheet, paths)
-        _caption(paths, model, regions, device, batch_size, decoding, risk, as_json, figures, sheet, failures)
+        options = {"batch_size": batch_size, "on_unreadable": failures, **decoding}
+        captions = ENGINES[engine](paths, model, regions, device, risk, decoding, options)
+        _print_captions(captions, paths, risk, as_json, figures, sheet)
     raise typer.Exit(failures.exit_code)
 
 
-def _caption(
+def _torch_captions(
     paths: list[Path],
     model: str | None,
     regions: Path | None,
     device: str,
-    batch_size: int,
-    decoding: dict[str, Any],
     risk: bool,
-    as_json: bool,
-    figures: Path | None,
-    sheet: Path | None,
-    failures: Failures,
-) -> None:
+    decoding: dict[str, Any],
+    options: dict[str, Any],
+) -> Iterator[Caption]:
     from saywhy.decoding import Decoding
     from saywhy.inference.model import load
 
     Decoding(**decoding)  # values out of range are refused before a model is loaded
-    figure_path = OutputPaths(figures, paths, suffix=".png") if figures else None
     loaded = load(model, device)
     if loaded.familiarity_error:
         print_error(f"familiarity is left out: {loaded.familiarity_error}")
     warn_if_guidance_is_untrained(loaded, loaded.decoding_with(**decoding))
-    table = region_table(loaded, regions, paths)
+    return loaded.captions(paths, regions=region_table(loaded, regions, paths), risk=risk, **options)
+
+
+def _onnx_captions(
+    paths: list[Path],
+    model: str | None,
+    regions: Path | None,
+    device: str,
+    risk: bool,
+    decoding: dict[str, Any],
+    options: dict[str, Any],
+) -> Iterator[Caption]:
+    from saywhy.decoding import Decoding
+    from saywhy.onnx_engine.export_cache import load_exported
+
+    Decoding(**decoding)
+    if risk or regions or device not in ("auto", "cpu"):
+        option = "--risk" if risk else "--regions" if regions else f"--device {device}"
+        raise UserError(f"--engine onnx has no {option}: use --engine torch")
+    return load_exported(model, print_error).captions(paths, **options)
+
+
+ENGINES = {"torch": _torch_captions, "onnx": _onnx_captions}
+
+
+def _print_captions(
+    captions: Iterator[Caption],
+    paths: list[Path],
+    risk: bool,
+    as_json: bool,
+    figures: Path | None,
+    sheet: Path | None,
+) -> None:
+    figure_path = OutputPaths(figures, paths, suffix=".png") if figures else None
     drawn: list[CaptionedImage] = []
-    for result in loaded.captions(
-        paths, batch_size=batch_size, on_unreadable=failures, regions=table, risk=risk, **decoding
-    ):
+    for result in captions:
         text = result.text_with_risks if risk else result.text
         typer.echo(json_line(result.as_dict()) if as_json else f"{printable(result.source)}: {printable(text)}")
         warn_if_unfamiliar(result)

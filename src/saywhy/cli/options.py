@@ -193,6 +193,15 @@ JsonLines = Annotated[
     bool, typer.Option("--json", metavar=FLAG, help="Print one JSON object per line.", rich_help_panel=OUTPUT)
 ]
 Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda|mps", help="Compute device.", rich_help_panel=MACHINE)]
+Engine = Annotated[
+    str,
+    typer.Option(
+        metavar="torch|onnx",
+        help="What computes: torch, or ONNX Runtime, which starts faster. onnx takes a folder of saywhy export, or "
+        "exports the model once; it decodes by beam search, on the CPU.",
+        rich_help_panel=MACHINE,
+    ),
+]
 BatchSize = Annotated[int, typer.Option(metavar="N", min=1, help="Images per batch.", rich_help_panel=MACHINE)]
 AutoBatchSize = Annotated[
     int | None,
