@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import tiny
 
+import tiny
 from saywhy.captioners.model_folder import SavedModel
 from saywhy.data.preprocess import Preprocessing
 from saywhy.inference.model import Model
@@ -23,9 +23,7 @@ def tiny_model(folder: Path, name: str = "ada-lstm", styles: tuple[str, ...] = (
     """A saved model with large random weights; its captions depend on the image."""
     captioner = tiny.sensitive_captioner(name, words=24)
     captioner.styles = len(styles)
-    saved = SavedModel(
-        "tiny", captioner, tiny.vocabulary(24, styles), Preprocessing(tiny.SIDE), DECODING | decoding
-    )
+    saved = SavedModel("tiny", captioner, tiny.vocabulary(24, styles), Preprocessing(tiny.SIDE), DECODING | decoding)
     saved.save(folder)
     return Model(saved, folder=folder)
 

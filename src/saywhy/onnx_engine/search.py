@@ -78,13 +78,14 @@ def beam_search(
         allowed = constrained(step.log_p, tokens, decoding)
         finished.add(decoding.score(live + _on_grid(allowed[:, END], image, beam, live), words), words)
         allowed[:, END] = -np.inf
-        log_p, choices = best_words(allowed, k)  # (R, k)
+        log_p, choices = best_words(allowed, k)  # (R, n), n = min(k, V)
+        n = choices.shape[1]
         row = _rows_on_grid(image, beam, live.shape)
-        totals = np.where(row[..., None] < 0, -np.inf, live[..., None] + log_p[row])  # (B, k, k)
+        totals = np.where(row[..., None] < 0, -np.inf, live[..., None] + log_p[row])  # (B, k, n)
         live, best = _best(totals.reshape(images, -1).astype(np.float32), k)
-        parents = best // k
+        parents = best // n
         parent_row = np.take_along_axis(row, parents, 1)  # (B, k)
-        chosen = choices[parent_row, best % k]
+        chosen = choices[parent_row, best % n]
         path.append(_Words(parents, chosen, step.log_p[parent_row, chosen], ends, row, step))
         can_win = decoding.score(live, decoding.max_words) > finished.scores[:, :1]
         image, beam = can_win.nonzero()
@@ -115,12 +116,12 @@ def constrained(log_p: np.ndarray, tokens: np.ndarray, decoding: Decoding) -> np
 
 
 def best_words(values: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The k largest values of each row of (R, V), and their places: (R, k) each, in descending order.
+    """The n = min(k, V) largest values of each row of (R, V), and their places: (R, n) each, in descending order.
 
-    Where a row has fewer than k finite values, places repeat; their values are −∞.
+    Where a row has fewer than n finite values, places repeat; their values are −∞.
     """
+    k = min(k, values.shape[1])
     if k > FEW:
-        k = min(k, values.shape[1])
         top = np.argpartition(values, values.shape[1] - k, axis=1)[:, -k:]
         found, order = _best(np.take_along_axis(values, top, 1), k)
         return found, np.take_along_axis(top, order, 1)
