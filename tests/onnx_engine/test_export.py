@@ -22,7 +22,7 @@ from saywhy.inference.map_statistics import image_statistics, middle_blocks
 from saywhy.inference.model import Model, load
 from saywhy.onnx_engine.engine import load_onnx
 from saywhy.onnx_engine.export import export_model
-from saywhy.onnx_engine.manifest import MANIFEST, STEP, Manifest
+from saywhy.onnx_engine.manifest import ENCODER, MANIFEST, STEP, Manifest
 
 IMAGES = 5
 
@@ -82,6 +82,22 @@ def test_half_precision_is_smaller_and_nearly_the_same(torch_model: Model, expor
     assert half.sizes[STEP] < (exported / STEP).stat().st_size
     image = tiny.image_files(tmp_path, 1)[0]
     assert load_onnx(half.folder).caption(image).score == pytest.approx(torch_model.caption(image).score, abs=0.05)
+
+
+def test_eight_bits_are_smaller_and_nearly_the_same(torch_model: Model, exported: Path, tmp_path: Path) -> None:
+    small = export_model(torch_model, tmp_path / "int8", "int8")
+    assert small.sizes[STEP] < (exported / STEP).stat().st_size
+    assert 0 < small.difference < 5, "these weights are larger than those of a trained model"
+    assert load_onnx(small.folder).caption(tiny.image_files(tmp_path, 1)[0]).words
+
+
+def test_photographs_quantise_the_encoder_too(torch_model: Model, exported: Path, tmp_path: Path) -> None:
+    images = tiny.image_files(tmp_path, 4)
+    small = export_model(torch_model, tmp_path / "int8", "int8", images)
+    assert small.sizes[ENCODER] < 0.8 * (exported / ENCODER).stat().st_size
+    assert load_onnx(small.folder).caption(images[0]).words
+    with pytest.raises(UserError, match="for int8, not for fp32"):
+        export_model(torch_model, tmp_path / "fp32", "fp32", images)
 
 
 def test_constants_of_the_state_are_found(exported: Path) -> None:

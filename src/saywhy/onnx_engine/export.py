@@ -27,6 +27,7 @@ from saywhy.decoding.config import log_probabilities
 from saywhy.encoders.base import Features
 from saywhy.errors import UserError
 from saywhy.inference.familiarity_model import FAMILIARITY_FILE, model_digest
+from saywhy.inference.image_loading import ImageLoader
 from saywhy.inference.model import Model
 from saywhy.model_names import VOCABULARY
 from saywhy.onnx_engine.graphs import EncoderGraph, StartGraph, StateLayout, StepGraph
@@ -64,17 +65,27 @@ class Exported:
     difference: float
 
 
-def export_model(model: Model, folder: str | Path, precision: str = "fp32") -> Exported:
-    """Write a model as ONNX graphs; a `UserError` where its architecture cannot be exported."""
+def export_model(model: Model, folder: str | Path, precision: str = "fp32", calibrate: Sequence[Path] = ()) -> Exported:
+    """Write a model as ONNX graphs; a `UserError` where its architecture cannot be exported.
+
+    Args:
+        model: to export.
+        folder: to write; an earlier export is replaced.
+        precision: "fp32", "fp16" or "int8".
+        calibrate: photographs by which the encoder is quantised in int8; without them it stays in single precision.
+    """
     folder = Path(folder)
     check_destination(folder)
     if precision not in PRECISIONS:
         raise UserError(f"unknown precision {precision!r}: use one of {', '.join(PRECISIONS)}")
     if model.regions is not None:
         raise UserError(f"model {model.name} attends to regions, and only models of a grid can be exported")
+    if calibrate and precision != "int8":
+        raise UserError(f"photographs for a calibration are for int8, not for {precision}")
     _require_onnx()
+    photographs = [ImageLoader(model.preprocessing)(*numbered)[1] for numbered in enumerate(calibrate)]
     with _finished_folder(folder) as part:
-        difference = _write(model, part, precision)
+        difference = _write(model, part, precision, photographs)
     return Exported(folder, {name: (folder / name).stat().st_size for name in GRAPHS}, difference)
 
 
@@ -112,7 +123,7 @@ def _finished_folder(folder: Path) -> Iterator[Path]:
             shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _write(model: Model, folder: Path, precision: str) -> float:
+def _write(model: Model, folder: Path, precision: str, photographs: Sequence[np.ndarray]) -> float:
     captioner = copy.deepcopy(model.captioner).cpu().float().eval()  # tracing leaves its tensors in caches of modules
     captioner.requires_grad_(False).attention_mode = model.decoding.attention
     start = model.vocabulary.start(model.decoding.style)
@@ -126,7 +137,7 @@ def _write(model: Model, folder: Path, precision: str) -> float:
         layout = StateLayout.of(captioner, features, start)
         outputs = _trace_all(captioner, layout, pixels, features, start, folder, (maps, familiarity))
     for name in GRAPHS:
-        convert(folder / name, precision)
+        convert(folder / name, precision, photographs)
     names = [*GRAPHS, VOCABULARY]
     model.vocabulary.save(folder / VOCABULARY)
     if familiarity and model.folder:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from saywhy.captioners.base import Captioner, State
-from saywhy.decoding.config import log_probabilities
+from saywhy.decoding.config import without_markers
 from saywhy.encoders.base import Features
 from saywhy.errors import UserError
 from saywhy.inference.map_statistics import encode_with_statistics
@@ -118,14 +118,18 @@ class StartGraph(nn.Module):
 class StepGraph(nn.Module):
     """Tokens and the tensors of the state ↦ log p, α, perhaps β, and the tensors of the state that change."""
 
+    no_markers: Tensor
+
     def __init__(self, captioner: Captioner, layout: StateLayout) -> None:
         super().__init__()
         self.captioner, self.layout = captioner, layout
+        no_markers = without_markers(torch.zeros(captioner.vocabulary_size), captioner.styles)
+        self.register_buffer("no_markers", no_markers, persistent=False)  # (V), 0 at words and −∞ at markers
 
     def forward(self, tokens: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
         """(R,) and tensors (R, …) ↦ log p (R, V), α (R, …, L), β (R,), tensors (R, …)."""
         step = self.captioner.step(tokens, self.layout.build(state))
-        log_p = log_probabilities(step.logits, self.captioner.styles)
+        log_p = (step.logits + self.no_markers).log_softmax(dim=-1)  # as `log_probabilities`
         beta = () if step.attention.beta is None else (step.attention.beta,)
         alpha = step.attention.alpha
         return log_p, alpha.clone(), *beta, *(tensor.clone() for tensor in self.layout.changing(step.state))
