@@ -5,8 +5,8 @@ weights; all captions have 12 words. A captioner here is a function of image fil
 
 - sgrvinod (https://github.com/sgrvinod/a-PyTorch-Tutorial-to-Image-Captioning): its `Encoder`, `DecoderWithAttention`
   and `caption_image_beam_search`, image by image, as it has no batches.
-- ruotianluo (https://github.com/ruotianluo/ImageCaptioning.pytorch): its `myResnet`, which has its strides elsewhere and
-  so fewer operations, also image by image, and its `att2in2` with `_sample_beam`, in a batch.
+- ruotianluo (https://github.com/ruotianluo/ImageCaptioning.pytorch): its `myResnet`, which strides earlier and so has
+  fewer operations, also image by image, and its `att2in2` with `_sample_beam`, in a batch.
 
 Their code runs unchanged but for what current versions of their libraries no longer have: scipy's `imread` and
 `imresize` (here Pillow's), skimage (not needed without figures), and an integer division that torch made a true one.
