@@ -81,6 +81,12 @@ def limits(result: dict[str, Any]) -> str:
     return text + table(("job", "ms", "floor, ms", "of which", "times the floor"), rows)
 
 
+def start(result: dict[str, Any]) -> str:
+    """One caption from the shell."""
+    rows = [(name, row["processor"], row["clock"], f"{row['mb']:.0f}") for name, row in result["engines"].items()]
+    return table(("engine", "seconds of the processor", "seconds by the clock", "MB"), rows)
+
+
 def growth(result: dict[str, Any]) -> str:
     """Exponents of the curves."""
     rows = []
@@ -107,6 +113,13 @@ SECTIONS = (
         "the image file, interleaved, by the clock. In *int8 decoder* the encoder stays in single precision; in *int8* "
         "it is quantised by 200 training images.",
         export,
+    ),
+    (
+        "start",
+        "One caption from the shell",
+        "`saywhy caption astronaut.jpg`, from the start of the process to its end. Other programs were using the "
+        "machine, so the seconds by the clock are more than on an idle one.",
+        start,
     ),
     (
         "limits",

@@ -33,6 +33,7 @@ def commands(options: argparse.Namespace) -> dict[str, list[str]]:
         "peers": [*checkouts, *data, *small],
     }
     if options.data and (options.data / "flickr8k").is_dir() and not options.smoke:
+        found["start"] = ["--rounds", "3"]
         found["export"] = ["--data", str(options.data / "flickr8k"), "--images", "50", "--rounds", "3"]
     return found
 

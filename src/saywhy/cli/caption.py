@@ -167,7 +167,7 @@ def _torch_captions(
     decoding: dict[str, Any],
     options: dict[str, Any],
 ) -> Iterator[Caption]:
-    from saywhy.decoding import Decoding
+    from saywhy.decoding.settings import Decoding
     from saywhy.inference.model import load
 
     Decoding(**decoding)  # values out of range are refused before a model is loaded
@@ -187,7 +187,7 @@ def _onnx_captions(
     decoding: dict[str, Any],
     options: dict[str, Any],
 ) -> Iterator[Caption]:
-    from saywhy.decoding import Decoding
+    from saywhy.decoding.settings import Decoding
     from saywhy.onnx_engine.export_cache import load_exported
 
     Decoding(**decoding)
