@@ -120,7 +120,10 @@ def captioning(model: saywhy.Model, rates: Rates, batch: int, rounds: int) -> Jo
         encoder = operations(lambda: model.captioner.encode(pixels))
         decoder = operations(lambda: decode(model.captioner, features, model.decoding, start=start))
     words = len(model.caption(EXAMPLE).words) + 1
-    weights = sum(value.nbytes for name, value in model.captioner.named_parameters() if not name.startswith("encoder."))
+    read_at_each_word = [
+        value for name, value in model.captioner.named_parameters() if not name.startswith(("encoder.", "E.", "W."))
+    ]
+    weights = sum(value.nbytes for value in read_at_each_word)
     parts = {
         "JPEG": batch * open_image(EXAMPLE).width * open_image(EXAMPLE).height / rates.pixels,
         "encoder": encoder / rates.operations,
