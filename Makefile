@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 IMAGES := examples/images
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 
-.PHONY: demo test slow pictures screenshots results clean
+.PHONY: demo test slow pictures screenshots results bench performance clean
 
 # Caption the example images with the shipped model, explain the captions, and one of them by all methods.
 # One thread, because two are several times slower while other programs use the processor.
@@ -39,6 +39,17 @@ screenshots: $(VENV)/ready
 # Write docs/results.md from results/*.json.
 results: $(VENV)/ready
 	$(BIN)/saywhy results results --out docs/results.md
+
+# Speed beside other projects and the machine's limits, as a table. SGRVINOD and RUOTIANLUO are checkouts of peers, and
+# DATA is the folder that holds flickr8k/; what is not given is left out. Results go to bench/.
+bench: export OMP_NUM_THREADS ?= 1
+bench: $(VENV)/ready
+	$(BIN)/python benchmarks/run_all.py --out bench $(if $(DATA),--data $(DATA)) \
+		$(if $(SGRVINOD),--sgrvinod $(SGRVINOD)) $(if $(RUOTIANLUO),--ruotianluo $(RUOTIANLUO))
+
+# Write docs/performance.md from benchmarks/results/*.json.
+performance: $(VENV)/ready
+	$(BIN)/python benchmarks/report.py --out docs/performance.md
 
 clean:
 	rm -rf $(VENV) demo .pytest_cache .ruff_cache .mypy_cache

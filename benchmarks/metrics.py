@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-from saywhy.data.tokenizer import _cut, tokenize
+from saywhy.data.tokenizer import _scan, tokenize
 from saywhy.metrics import bleu, cider, rouge_l
 
 HERE = Path(__file__).resolve().parent
@@ -76,7 +76,7 @@ def comparisons(groups: list[list[str]]) -> dict[str, dict[str, Callable[[], obj
         return lambda: metric(candidate_words, reference_words)
 
     def tokenize_all() -> object:
-        _cut.cache_clear()
+        _scan.cache_clear()
         return [[tokenize(caption) for caption in group] for group in groups]
 
     return {

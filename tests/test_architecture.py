@@ -10,9 +10,9 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "saywhy"
 ORDER = [
     *("data", "viz", "encoders", "captioners", "language_models", "adapters", "decoding", "metrics", "explain"),
-    *("hallucination", "inference", "bulk", "judges", "training", "audits", "reports", "web", "cli"),
+    *("hallucination", "inference", "onnx_engine", "bulk", "judges", "training", "audits", "reports", "web", "cli"),
 ]
-ROOT = {"errors", "files", "registry", "provenance", "cache", "pretrained"}
+ROOT = {"errors", "files", "registry", "provenance", "cache", "pretrained", "model_names"}
 MODULES = {
     ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(SOURCE.rglob("*.py"))

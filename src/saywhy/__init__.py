@@ -16,15 +16,18 @@ if TYPE_CHECKING:
     from saywhy.errors import UserError
     from saywhy.explain.explanation import Explanation
     from saywhy.inference.model import Model, load
+    from saywhy.onnx_engine.engine import OnnxModel, load_onnx
 
-__all__ = ["Caption", "Explanation", "Model", "UserError", "load"]
+__all__ = ["Caption", "Explanation", "Model", "OnnxModel", "UserError", "load", "load_onnx"]
 
 _MODULES = {
     "Caption": "saywhy.decoding.caption",
     "Explanation": "saywhy.explain.explanation",
     "Model": "saywhy.inference.model",
+    "OnnxModel": "saywhy.onnx_engine.engine",
     "UserError": "saywhy.errors",
     "load": "saywhy.inference.model",
+    "load_onnx": "saywhy.onnx_engine.engine",
 }
 
 

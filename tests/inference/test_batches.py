@@ -11,7 +11,8 @@ from PIL import Image
 import tiny
 from saywhy.data.preprocess import Preprocessing
 from saywhy.errors import UnreadableImage, UserError
-from saywhy.inference.batches import DISPLAY_SIDE, ImageBatches
+from saywhy.inference.batches import ImageBatches
+from saywhy.inference.image_loading import DISPLAY_SIDE
 
 SQUARE = Preprocessing(32, "squash")
 

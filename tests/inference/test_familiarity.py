@@ -20,9 +20,8 @@ from saywhy.inference.familiarity_model import (
     FEATURES,
     Familiarity,
     MapDistance,
-    image_statistics,
-    middle_blocks,
 )
+from saywhy.inference.map_statistics import image_statistics, middle_blocks
 from saywhy.inference.model import Model, load
 
 

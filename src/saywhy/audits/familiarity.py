@@ -28,9 +28,8 @@ from saywhy.inference.familiarity_model import (
     FAMILIARITY_FILE,
     Familiarity,
     Statistics,
-    image_statistics,
-    middle_blocks,
 )
+from saywhy.inference.map_statistics import image_statistics, middle_blocks
 from saywhy.viz import plots
 from saywhy.viz.tables import Table, estimate_text, short_estimate, value_of
 

@@ -47,6 +47,18 @@ class State:
         """The states of these rows: beam search reorders beams and removes finished images with it."""
         return dataclasses.replace(self, **{name: _select(value, rows) for name, value in self._fields()})
 
+    def select_beams(self, rows: Tensor, before: Self) -> Self:
+        """As `select`, where each of these rows has the image that its new place had before.
+
+        What the last step took unchanged from the state `before` it is the same for all beams of an image, such as
+        features and keys: it is not copied.
+        """
+        values = {}
+        for name, value in self._fields():
+            unchanged = value is getattr(before, name)
+            values[name] = value[: len(rows)] if unchanged else _select(value, rows)
+        return dataclasses.replace(self, **values)
+
     def first(self, rows: int) -> Self:
         """The states of the first rows, as views."""
         return dataclasses.replace(self, **{name: value[:rows] for name, value in self._fields()})

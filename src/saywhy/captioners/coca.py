@@ -231,7 +231,8 @@ class CoCa(Captioner[CoCaState]):
         """Pool the features, and prepare the pooled vectors for each multimodal layer."""
         pooled, pooling = (part[:, self.for_decoder] for part in self.pooler(features))  # (B, P, width), (B, P, L)
         prepared = [layer.conditioning.prepare(pooled) for layer in self.multimodal]  # type: ignore[operator, union-attr]
-        return CoCaState(self._empty_cache(len(features)), torch.stack(prepared, dim=1), pooling)
+        rows = features.vectors.shape[0]  # not len(), which an export takes for fixed
+        return CoCaState(self._empty_cache(rows), torch.stack(prepared, dim=1), pooling)
 
     def step(self, tokens: Tensor, state: CoCaState) -> Step[CoCaState]:
         """Read one word, with the cached keys and values of the words before it."""

@@ -106,7 +106,7 @@ class HardAttention(SoftAttention):
     def start(self, features: Features) -> HardAttentionState:
         """The initial state of soft attention; in training, a coin decides which captions sample."""
         state = super().start(features)
-        rows, device = len(features), features.vectors.device
+        rows, device = features.vectors.shape[0], features.vectors.device  # not len(), which an export takes for fixed
         if self.training:
             coins = torch.rand(1 if self.settings.coin == "batch" else rows, device=device)
             soft = (coins < self.settings.expected).expand(rows)

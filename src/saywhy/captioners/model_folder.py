@@ -30,10 +30,10 @@ from saywhy.encoders.base import build_from_settings
 from saywhy.encoders.registry import EncoderSettings
 from saywhy.errors import UserError
 from saywhy.files import read_json, whole_file, write_text
+from saywhy.model_names import CONFIG, VOCABULARY, WEIGHTS
 from saywhy.provenance import saywhy_version
 
 FORMAT = 2
-WEIGHTS, CONFIG, VOCABULARY = "model.safetensors", "config.json", "vocabulary.json"
 CAPTIONER, LANGUAGE_MODEL, JUDGE = "captioner", "language-model", "judge"  # kinds of model folders
 
 

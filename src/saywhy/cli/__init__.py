@@ -23,6 +23,7 @@ from saywhy.cli import (
     evaluate,
     evaluate_lm,
     explain,
+    export,
     models,
     results,
     serve,
@@ -64,6 +65,7 @@ app.command("train-lm", epilog=train_lm.EPILOG)(train_lm.train_lm)
 app.command("evaluate-lm", epilog=evaluate_lm.EPILOG)(evaluate_lm.evaluate_lm)
 app.add_typer(data.app, name="data")
 app.add_typer(sweep.app, name="sweep")
+app.command("export", epilog=export.EPILOG)(export.export)
 app.command("models", epilog=models.EPILOG)(models.models)
 app.command("results", epilog=results.EPILOG)(results.results)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,8 +30,8 @@ from saywhy.cli.options import (
     Attention,
     BatchSize,
     Beam,
+    CaptionEngine,
     Device,
-    Engine,
     Guidance,
     ImageColumn,
     Images,
@@ -49,9 +50,10 @@ from saywhy.cli.options import (
     Workers,
     examples,
 )
-from saywhy.errors import UserError
+from saywhy.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
+    from saywhy.decoding.caption import Caption
     from saywhy.viz.caption_sheet import CaptionedImage
 
 SHEET_FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
@@ -67,6 +69,7 @@ EPILOG = examples(
     "saywhy caption photo.jpg --sample --top-p 0.9 --seed 7",
     "saywhy caption --in photos/ --out captions.parquet",
     'saywhy caption --in "shards/*.tar" --out captions/ --engine ray',
+    "saywhy caption photo.jpg --engine onnx",
 )
 
 
@@ -141,14 +144,18 @@ def caption(
     batch_size: BatchSize = 16,
     workers: Workers = None,
     device: Device = "auto",
-    engine: Engine = "torch",
+    engine: CaptionEngine = "torch",
 ) -> None:
     """Describe images, one caption per image.
 
     Images that cannot be read are named on stderr and skipped; the exit code is then 2. With --in and --out, images may
     be many: they get a row each, also where they cannot be read (docs/many-images.md).
     """
-    is_plain = bool(images) and engine == "torch" and (inputs, out, column, part_size, workers) == (None,) * 5
+    if engine not in (*ENGINES, "ray"):
+        raise UserError(f"unknown --engine {engine!r}: {did_you_mean(engine, (*ENGINES, 'ray'))}")
+    if inputs and engine == "onnx":
+        raise UserError("--engine onnx is for images as arguments: with --in use torch or ray")
+    is_plain = bool(images) and engine != "ray" and (inputs, out, column, part_size, workers) == (None,) * 5
     many = None if is_plain else ManyImages.parse(images, inputs, out, engine, column, part_size, batch_size, workers)
     if sample and (beam is not None or length_penalty is not None):
         raise UserError("--beam and --length-penalty are for beam search, --sample replaces it: give one or the other")
@@ -176,7 +183,9 @@ def caption(
     assert images is not None
     if paths := list(readable_images(images, failures)):
         _check_sheet(sheet, paths)
-        _caption(paths, model, regions, device, batch_size, decoding, risk, as_json, figures, sheet, failures)
+        options = {"batch_size": batch_size, "on_unreadable": failures, **decoding}
+        captions = ENGINES[engine](paths, model, regions, device, risk, decoding, options)
+        _print_captions(captions, paths, risk, as_json, figures, sheet)
     raise typer.Exit(failures.exit_code)
 
 
@@ -192,40 +201,66 @@ def _caption_many(
     """Caption the images of --in; the exit code."""
     from saywhy.bulk.caption_task import CaptionTask
     from saywhy.bulk.tasks import ModelChoice
-    from saywhy.decoding import Decoding
+    from saywhy.decoding.settings import Decoding
 
     Decoding(**decoding)
     choice = ModelChoice(model, device, tuple(plugins or ()), regions, decoding)
     return many.run(CaptionTask(choice, risk), many.out)
 
 
-def _caption(
+def _torch_captions(
     paths: list[Path],
     model: str | None,
     regions: Path | None,
     device: str,
-    batch_size: int,
-    decoding: dict[str, Any],
     risk: bool,
-    as_json: bool,
-    figures: Path | None,
-    sheet: Path | None,
-    failures: Failures,
-) -> None:
-    from saywhy.decoding import Decoding
+    decoding: dict[str, Any],
+    options: dict[str, Any],
+) -> Iterator[Caption]:
+    from saywhy.decoding.settings import Decoding
     from saywhy.inference.model import load
 
     Decoding(**decoding)  # values out of range are refused before a model is loaded
-    figure_path = OutputPaths(figures, paths, suffix=".png") if figures else None
     loaded = load(model, device)
     if loaded.familiarity_error:
         print_error(f"familiarity is left out: {loaded.familiarity_error}")
     warn_if_guidance_is_untrained(loaded, loaded.decoding_with(**decoding))
-    table = region_table(loaded, regions, paths)
+    return loaded.captions(paths, regions=region_table(loaded, regions, paths), risk=risk, **options)
+
+
+def _onnx_captions(
+    paths: list[Path],
+    model: str | None,
+    regions: Path | None,
+    device: str,
+    risk: bool,
+    decoding: dict[str, Any],
+    options: dict[str, Any],
+) -> Iterator[Caption]:
+    from saywhy.decoding.settings import Decoding
+    from saywhy.onnx_engine.export_cache import load_exported
+
+    Decoding(**decoding)
+    if risk or regions or device not in ("auto", "cpu"):
+        option = "--risk" if risk else "--regions" if regions else f"--device {device}"
+        raise UserError(f"--engine onnx has no {option}: use --engine torch")
+    return load_exported(model, print_error).captions(paths, **options)
+
+
+ENGINES = {"torch": _torch_captions, "onnx": _onnx_captions}
+
+
+def _print_captions(
+    captions: Iterator[Caption],
+    paths: list[Path],
+    risk: bool,
+    as_json: bool,
+    figures: Path | None,
+    sheet: Path | None,
+) -> None:
+    figure_path = OutputPaths(figures, paths, suffix=".png") if figures else None
     drawn: list[CaptionedImage] = []
-    for result in loaded.captions(
-        paths, batch_size=batch_size, on_unreadable=failures, regions=table, risk=risk, **decoding
-    ):
+    for result in captions:
         text = result.text_with_risks if risk else result.text
         typer.echo(json_line(result.as_dict()) if as_json else f"{printable(result.source)}: {printable(text)}")
         warn_if_unfamiliar(result)

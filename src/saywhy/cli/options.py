@@ -196,6 +196,15 @@ JsonLines = Annotated[
     bool, typer.Option("--json", metavar=FLAG, help="Print one JSON object per line.", rich_help_panel=OUTPUT)
 ]
 Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda|mps", help="Compute device.", rich_help_panel=MACHINE)]
+CaptionEngine = Annotated[
+    str,
+    typer.Option(
+        metavar="torch|onnx|ray",
+        help="What computes: torch; onnx, which starts faster, on the CPU and by beam search (a folder of saywhy "
+        "export, or the model is exported once); or, with --in, torch on the machines of a Ray cluster.",
+        rich_help_panel=MACHINE,
+    ),
+]
 BatchSize = Annotated[int, typer.Option(metavar="N", min=1, help="Images per batch.", rich_help_panel=MACHINE)]
 AutoBatchSize = Annotated[
     int | None,

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from saywhy.captioners.base import Attention, Captioner, State
+from saywhy.captioners.base import Attention, Captioner, S, State
 from saywhy.data.tokenizer import END, START
 from saywhy.decoding.config import (
     Decoding,
@@ -114,13 +114,26 @@ def beam_search(
         parent_rows = (first_row + parents).flatten()  # (B · k)
         computed_row = torch.zeros(images * k, dtype=torch.long, device=device)
         computed_row[rows] = torch.arange(len(rows), device=device)  # of each beam, its row in the decoder's state
-        rows = can_win.flatten().nonzero().squeeze(1)
+        computed, rows = rows, can_win.flatten().nonzero().squeeze(1)
         if not len(rows):
             break
         live = live.masked_fill(~can_win, -torch.inf)
-        last, state = chosen.flatten()[rows], step.state.select(computed_row[parent_rows[rows]])
+        state = _reorder(step.state, state, computed_row[parent_rows[rows]], computed // k, rows // k)
+        last = chosen.flatten()[rows]
         tokens = torch.cat([tokens.index_select(0, parent_rows), chosen.view(-1, 1)], dim=1)
     return _backtrack(pool, steps)
+
+
+def _reorder(state: S, before: S, rows: Tensor, images: Tensor, new_images: Tensor) -> S:
+    """The states of these rows, given the image of each row in `state` and in the result.
+
+    While no image loses a beam, features are not copied for each beam and word. On a GPU comparing the images would
+    wait for the device, and copies are cheap.
+    """
+    count = len(new_images)
+    if images.device.type == "cpu" and len(images) >= count and torch.equal(images[:count], new_images):
+        return state.select_beams(rows, before)
+    return state.select(rows)
 
 
 def _scatter(values: Tensor, rows: Tensor, total: int) -> Tensor:

@@ -9,15 +9,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
-from saywhy.data.regions import has_area
 from saywhy.data.tokenizer import SPACED_CLITIC, Vocabulary, as_text
-from saywhy.decoding.config import Hypothesis
-from saywhy.encoders.base import Features
+from saywhy.decoding.settings import Hypothesis
+
+if TYPE_CHECKING:
+    from saywhy.encoders.base import Features
 
 _HTML_SIDE = 320  # longest side of the image in a notebook
 
@@ -80,6 +81,8 @@ class Caption:
         alpha, beta, boxes = hypothesis.alpha[first], hypothesis.beta, None
         beta = None if beta is None else beta[first]
         if features.boxes is not None:
+            from saywhy.data.regions import has_area  # needs torch, which captions of a grid do not
+
             boxes = features.boxes[row].float().cpu().numpy()
             is_region = has_area(boxes)
             alpha, boxes = alpha[..., is_region], boxes[is_region]

@@ -14,46 +14,20 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from saywhy.data.images import EncodedImage, to_image, upright_size
-from saywhy.data.preprocess import Crop, Preprocessing
+from saywhy.data.preprocess import Preprocessing
 from saywhy.data.regions import RegionSource
 from saywhy.errors import UnreadableImage, UserError
-
-DISPLAY_SIDE = 1024
-"""Longest side of the copy that captions and explanations keep for figures."""
+from saywhy.inference.image_loading import ImageLoader, LoadedImage
 
 OnUnreadable = Callable[[int, UnreadableImage], None]
-
-
-@dataclass(frozen=True)
-class LoadedImage:
-    """What is known of one image of a batch.
-
-    Attributes:
-        index: its position among the sources.
-        source: its path, or the name of an `EncodedImage`; empty where it was given as pixels.
-        size: width and height of the upright image; (0, 0) where it was not opened.
-        crop: the part of it that the encoder sees.
-        image: a copy for figures, where one is kept.
-        image_crop: the part of that copy that the encoder sees.
-    """
-
-    index: int
-    source: str
-    size: tuple[int, int]
-    crop: Crop
-    image: Image.Image | None = None
-    image_crop: Crop | None = None
 
 
 @dataclass(frozen=True)
@@ -125,10 +99,8 @@ class ImageBatches(TorchDataset):
         keep_images: bool = False,
         names: Sequence[str] | None = None,
     ) -> None:
-        self.preprocessing, self.sources, self.regions, self.width = preprocessing, sources, regions, width
-        self.batch_size, self.workers, self.names = batch_size, workers, names
-        self.on_unreadable, self.keep_images = on_unreadable, keep_images
-        self.vectors_only = regions is not None and regions.are_features
+        self.sources, self.batch_size, self.workers, self.on_unreadable = sources, batch_size, workers, on_unreadable
+        self.load_image = ImageLoader(preprocessing, keep_images, regions, width, names)
 
     def __iter__(self) -> Iterator[ImageBatch]:
         for batch, errors in self._read_ahead() if self.workers else self._read():
@@ -161,7 +133,7 @@ class ImageBatches(TorchDataset):
         images, inputs, boxes, errors = [], [], [], []
         for index, source in pairs:
             try:
-                image, array, image_boxes = self._load(index, source)
+                image, array, image_boxes = self.load_image(index, source)
             except UnreadableImage as error:
                 errors.append((index, error))
                 continue
@@ -173,34 +145,6 @@ class ImageBatches(TorchDataset):
             return None, errors
         pixels = torch.from_numpy(np.stack(inputs))
         return ImageBatch(images, pixels, torch.from_numpy(np.stack(boxes)) if boxes else None), errors
-
-    def _load(self, index: int, source: Any) -> tuple[LoadedImage, np.ndarray, np.ndarray | None]:
-        """One image: what is known of it, pixels (3, S, S) or region vectors (R, D), and region boxes (R, 4)."""
-        name = _name(source)
-        if self.vectors_only and not self.keep_images:  # the image itself is not needed
-            vectors, boxes = self._regions(index, source, None)
-            return LoadedImage(index, name, (0, 0), (0.0, 0.0, 0.0, 0.0)), vectors, boxes
-        image = to_image(source, self.preprocessing.min_side if name else None)  # a JPEG may be decoded smaller
-        size = upright_size(source) if name else image.size
-        vectors, boxes = self._regions(index, source, size)
-        inputs = vectors if self.vectors_only else self.preprocessing(image)
-        if not self.keep_images:
-            return LoadedImage(index, name, size, self._crop(size)), inputs, boxes
-        image.thumbnail((DISPLAY_SIDE, DISPLAY_SIDE))  # our own copy: opening and converting both made one
-        return LoadedImage(index, name, size, self._crop(size), image, self._crop(image.size)), inputs, boxes
-
-    def _crop(self, size: tuple[int, int]) -> Crop:
-        return (0.0, 0.0, float(size[0]), float(size[1])) if self.vectors_only else self.preprocessing.crop(*size)
-
-    def _regions(self, index: int, source: Any, size: tuple[int, int] | None) -> tuple[Any, np.ndarray | None]:
-        """Region vectors, where there are any, and boxes."""
-        if self.regions is None:
-            return None, None
-        name = self.names[index] if self.names else _file_name(source)
-        if not name:
-            raise UserError("regions are looked up by file name, and this image has none: give its path")
-        boxes = self.regions.boxes(name, size, self.preprocessing)
-        return self.regions.vectors(name, self.width) if self.vectors_only else None, boxes
 
 
 class _ErrorsAsValues(TorchDataset):
@@ -234,16 +178,6 @@ def read_ahead(data: TorchDataset, order: Iterable[Any], workers: int, pin_memor
 def default_workers() -> int:
     """Number of processes that read images: all cores but one, at most eight; none on a single core."""
     return min(8, len(os.sched_getaffinity(0)) - 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) - 1)
-
-
-def _name(source: Any) -> str:
-    """The path of an image file, or the name of an `EncodedImage`; empty for other sources."""
-    return source.name if isinstance(source, EncodedImage) else str(source) if isinstance(source, str | Path) else ""
-
-
-def _file_name(source: Any) -> str:
-    path = _name(source) or getattr(source, "filename", "")
-    return Path(path).name if path else ""
 
 
 def _repeat_first(rows: Tensor, count: int) -> Tensor:

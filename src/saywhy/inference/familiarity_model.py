@@ -11,36 +11,31 @@ With the mean μ_m and the covariance Σ_m of x_m over training photographs (Lee
 Only photographs are used to fit it. Σ_m is stored by its largest principal components; the remaining ones share their
 mean variance. Beyond the 99 % quantile of dev photographs, the share is that of an exponential tail.
 
-A model's folder holds it in `familiarity.safetensors`, with a digest of the weights and the encoder's settings.
+`map_statistics.py` reads the maps; nothing here needs torch. A model's folder holds the familiarity in
+`familiarity.safetensors`, with a digest of the weights and the encoder's settings.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
-from torch import Tensor
 
-from saywhy.captioners.base import Captioner
-from saywhy.captioners.model_folder import WEIGHTS, read_config
-from saywhy.encoders.base import Encoder, Features
 from saywhy.errors import UserError
-from saywhy.files import whole_file
+from saywhy.files import read_json, whole_file
+from saywhy.model_names import CONFIG, WEIGHTS
 
 FAMILIARITY_FILE = "familiarity.safetensors"
 FORMAT = "1"
 THRESHOLD = 0.02
 """Images of a lower familiarity are reported as unlike the training photographs: 2 % of dev photographs."""
-STRIDES = (8, 16)
 FEATURES = "features"
 """The name of the encoder's output among the maps."""
 SHRINKAGE = 0.05
@@ -52,56 +47,6 @@ LEVELS = np.linspace(0, 0.99, 100)
 
 Statistics = Mapping[str, np.ndarray]
 """By map, the statistics of its channels, (N, 2C)."""
-
-
-def image_statistics(
-    captioner: Captioner, pixels: Tensor, boxes: Tensor | None, blocks: Sequence[str]
-) -> tuple[Features, Statistics]:
-    """The features of images, and the statistics of the maps of these blocks and of the features themselves."""
-    with _recorded_maps(captioner.encoder, blocks) as maps:
-        features = captioner.encode(pixels, boxes)
-    values = {name: _statistics(feature_map.flatten(2).transpose(1, 2)) for name, feature_map in maps.items()}
-    return features, {**values, FEATURES: _statistics(features.vectors, features.mask)}
-
-
-def middle_blocks(captioner: Captioner, pixels: Tensor, boxes: Tensor | None = None) -> tuple[str, ...]:
-    """The blocks of the encoder whose maps have stride 8 or 16, the last of each width; none for other networks."""
-    encoder = captioner.encoder
-    with torch.no_grad(), _recorded_maps(encoder, encoder.blocks()) as maps:
-        captioner.encode(pixels, boxes)
-    side = pixels.shape[-1]
-    last = {values.shape: name for name, values in maps.items() if round(side / values.shape[-1]) in STRIDES}
-    return tuple(last.values())
-
-
-@contextmanager
-def _recorded_maps(encoder: Encoder, blocks: Sequence[str]) -> Iterator[dict[str, Tensor]]:
-    """The maps (B, C, h, w) of blocks, recorded while the encoder runs."""
-    maps: dict[str, Tensor] = {}
-
-    def record(name: str) -> Any:
-        def hook(module: object, inputs: object, output: object) -> None:
-            if isinstance(output, Tensor) and output.ndim == 4:
-                maps[name] = output
-
-        return encoder.body.get_submodule(name).register_forward_hook(hook)
-
-    handles = [record(name) for name in blocks]
-    try:
-        yield maps
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _statistics(vectors: Tensor, mask: Tensor | None = None) -> np.ndarray:
-    """Mean and standard deviation over positions: (B, L, C) ↦ (B, 2C); `mask` (B, L) is false where none is."""
-    vectors = vectors.detach().float()
-    weights = torch.ones_like(vectors[..., :1]) if mask is None else mask.unsqueeze(-1).float()  # (B, L, 1)
-    count = weights.sum(dim=1).clamp(min=1)
-    mean = (vectors * weights).sum(dim=1) / count  # (B, C)
-    variance = ((vectors - mean.unsqueeze(1)) ** 2 * weights).sum(dim=1) / count
-    return torch.cat([mean, variance.sqrt()], dim=1).cpu().numpy()
 
 
 @dataclass(frozen=True)
@@ -227,8 +172,11 @@ class Familiarity:
             save_file(tensors, path, metadata)
 
     @classmethod
-    def read(cls, folder: str | Path) -> Familiarity | None:
-        """Read the file of a model's folder; None where it has none. That of another model is refused."""
+    def read(cls, folder: str | Path, digest: str | None = None) -> Familiarity | None:
+        """Read the file of a model's folder; None where it has none. That of another model is refused.
+
+        `digest` is the model's `model_digest`, for a folder that has no weights of its own.
+        """
         path = Path(folder) / FAMILIARITY_FILE
         if not path.exists():
             return None
@@ -241,7 +189,7 @@ class Familiarity:
             familiarity = cls._of(tensors, metadata)
         except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path}: not a familiarity model of saywhy ({error}); delete it or fit it again") from None
-        if metadata.get("model") != model_digest(folder):
+        if metadata.get("model") != (digest or model_digest(folder)):
             raise UserError(f"{path}: was fitted to other weights than {WEIGHTS} beside it; delete it or fit it again")
         return familiarity
 
@@ -269,7 +217,7 @@ def _mean_distance(maps: Mapping[str, MapDistance], statistics: Statistics) -> n
 
 def model_digest(folder: str | Path) -> str:
     """A hash of the weights in a model's folder and of the settings of its encoder and its preprocessing."""
-    config = read_config(Path(folder))
+    config = read_json(Path(folder) / CONFIG)
     digest = hashlib.blake2b(digest_size=16)
     digest.update(json.dumps([config.get(name) for name in ("encoder", "preprocessing")], sort_keys=True).encode())
     with (Path(folder) / WEIGHTS).open("rb") as file:

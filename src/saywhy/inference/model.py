@@ -6,21 +6,21 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from saywhy.captioners.model_folder import CONFIG, SavedModel
+from saywhy.captioners.model_folder import SavedModel
 from saywhy.captioners.model_folder import load as load_folder
 from saywhy.data.object_words import ObjectWords
 from saywhy.data.region_files import find_regions
 from saywhy.data.regions import RegionLocation, RegionSource
 from saywhy.data.tokenizer import PAD, tokenize
 from saywhy.decoding.caption import Caption
-from saywhy.decoding.config import Decoding, Hypothesis, decode
+from saywhy.decoding.config import decode
+from saywhy.decoding.settings import Decoding, Hypothesis
 from saywhy.encoders.base import Features
 from saywhy.errors import UnreadableImage, UserError, did_you_mean
 from saywhy.explain.composites import DEFAULT, Composite
@@ -31,13 +31,15 @@ from saywhy.explain.targets import Targets
 from saywhy.files import read_json
 from saywhy.hallucination.risk_model import OBJECTS_FILE, RISK_FILE, ObjectVocabulary, Risk, RiskEstimator
 from saywhy.inference.batches import ImageBatch, ImageBatches
-from saywhy.inference.familiarity_model import Familiarity, image_statistics
+from saywhy.inference.familiarity_model import Familiarity
+from saywhy.inference.map_statistics import image_statistics
+from saywhy.model_names import CONFIG, locate
+from saywhy.model_names import SHIPPED as SHIPPED  # offered here too
+from saywhy.model_names import shipped as shipped
 from saywhy.pretrained import HUB, HubSource, download, is_hub_name, is_transformers_model
 
 if TYPE_CHECKING:
     from saywhy.language_models.word_scorer import WordScorer
-
-SHIPPED = "ada-lstm-coco-flickr8k"
 
 ImageSource = Any
 """A path, or anything else that `data.images.to_image` accepts: a Pillow image, an array, a tensor, bytes, a file."""
@@ -524,17 +526,6 @@ def _load_adapted(location: str, device: torch.device, prompt: str | None, trust
     source = replace(source, prompt=prompt or source.prompt)
     saved = load_adapter(source.model, device, source.prompt, trust_remote_code)
     return Model(saved, folder=folder if folder.is_dir() else None, source=source)
-
-
-def locate(model: str | Path | None) -> Path:
-    """The folder of a shipped model's name, or the folder itself."""
-    inside = Path(str(files("saywhy"))) / "models" / str(model or SHIPPED)
-    return inside if (inside / CONFIG).is_file() else Path(model or inside)
-
-
-def shipped() -> list[str]:
-    """Names of the models inside the package."""
-    return sorted(path.parent.name for path in Path(str(files("saywhy"))).glob(f"models/*/{CONFIG}"))
 
 
 def choose_device(name: str | torch.device | None = None) -> torch.device:

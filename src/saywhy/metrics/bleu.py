@@ -13,16 +13,17 @@ candidate. Captioning papers report BLEU with BP or without, so both are compute
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import count, repeat
 
 import numpy as np
 
-from saywhy.metrics.base import Floats, Ints, Metric, TextOrWords, Words, read_captions
+from saywhy.metrics.base import Floats, Ints, Metric, TextOrWords, read_captions
+from saywhy.metrics.ngrams import Corpus, run_starts, sort_by_key
 
 _TINY, _SMALL = 1e-15, 1e-9
 _ORDERS = 4
+_HASH_BITS = 18
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,10 @@ def bleu(candidates: Sequence[TextOrWords], references: Sequence[Sequence[TextOr
     >>> [round(value, 3) for value in score.bleu]
     [1.0, 0.866, 0.794, 0.707]
     """
-    pairs = list(zip(*read_captions(candidates, references), strict=True))
-    length = np.array([len(candidate) for candidate, _ in pairs])
-    closest = np.array([_closest_length(len(candidate), group) for candidate, group in pairs])
-    correct = np.array([_correct(candidate, group) for candidate, group in pairs])  # (n, 4)
+    corpus = Corpus(*read_captions(candidates, references))
+    length = corpus.length[corpus.candidate]
+    closest = _closest_lengths(corpus)
+    correct = _correct(corpus)
     guessed = np.maximum(0, length[:, None] - np.arange(_ORDERS))  # (n, 4)
     sums, guesses, words, target = correct.sum(0), guessed.sum(0), int(length.sum()), int(closest.sum())
     plain = _geometric_means(sums, guesses)
@@ -90,44 +91,52 @@ class Bleu(Metric[BleuScore]):
         return bleu(self._candidates, self._references)
 
 
-def _correct(candidate: Words, references: Sequence[Words]) -> list[int]:
-    """For n = 1 ... 4, how many of the candidate's n-grams are matched: Σ min(c, r).
+def _correct(corpus: Corpus) -> Ints:
+    """Of each candidate, how many n-grams are matched, Σ min(c, r), for n = 1 ... 4: (n, 4).
 
-    Each distinct word of the candidate becomes one character, all other words \\0, so that an n-gram is a substring,
-    which `in` finds fast. An n-gram is searched only where its first n - 1 words matched.
+    An n-gram is searched only where its first n - 1 words matched; all others are left out at once.
     """
-    letters = dict(zip(dict.fromkeys(candidate), map(chr, count(2)), strict=False))
-    texts = ["".join(map(letters.get, reference, repeat("\0"))) for reference in references]
-    joined = "\0".join(texts)
-    text = "".join(map(letters.__getitem__, candidate)) + "\1"  # n-grams that would pass the end match nothing
-    repeated = [letter for letter in letters.values() if text.count(letter) > 1]
-    starts: Iterable[int] = range(len(candidate))
-    correct = []
+    words = int(corpus.word.max(initial=0)) + 1
+    image = corpus.image[corpus.caption]
+    position = _maybe_in_candidate(corpus, image * words + corpus.word)
+    prefix = image[position]  # the number of each matched prefix in its image
+    correct = np.zeros((corpus.images, _ORDERS), np.int64)
     for n in range(1, _ORDERS + 1):
-        starts = [start for start in starts if text[start : start + n] in joined]
-        # Only an n-gram whose first word is repeated can be repeated, and so exceed r.
-        grams = [text[start : start + n] for start in starts if text[start] in repeated] if repeated else []
-        correct.append(len(starts) - _excess(grams, texts))
+        key, position = sort_by_key(prefix * words + corpus.word[position + n - 1], position)
+        matched, gram = _matched(corpus, key, position)
+        correct[:, n - 1] = np.bincount(image[position[run_starts(gram)]], matched, corpus.images)
+        kept = (matched > 0)[gram] & (corpus.remaining[position] > n)
+        prefix, position = gram[kept], position[kept]
     return correct
 
 
-def _excess(grams: list[str], texts: list[str]) -> int:
-    """Σ max(0, c - r) over the distinct n-grams of `grams`."""
-    distinct = set(grams)
-    if len(distinct) == len(grams):  # each occurs once, and once in some text
-        return 0
-    counts = [(gram, grams.count(gram)) for gram in distinct]
-    return sum(max(0, c - max([_occurrences(gram, text) for text in texts])) for gram, c in counts if c > 1)
+def _maybe_in_candidate(corpus: Corpus, key: Ints) -> Ints:
+    """The positions of all words that the candidate of their image has, found by a hash of `key`, and a few others."""
+    slot = (key.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - _HASH_BITS)
+    table = np.zeros(1 << _HASH_BITS, bool)
+    table[slot[corpus.is_candidate[corpus.caption]]] = True
+    return np.flatnonzero(table[slot])
 
 
-def _occurrences(gram: str, text: str) -> int:
-    if gram[0] not in gram[1:]:
-        return text.count(gram)
-    return sum(text.startswith(gram, start) for start in range(len(text)))  # occurrences may overlap
+def _matched(corpus: Corpus, key: Ints, position: Ints) -> tuple[Ints, Ints]:
+    """Of each n-gram of an image, min(c, r); and the n-gram's number at each position, 0, 1, 2 ... in sorted order."""
+    caption = corpus.caption[position]
+    first = run_starts(key, caption)  # of an n-gram in a caption
+    sizes = np.diff(first, append=len(key))
+    is_candidate = corpus.is_candidate[caption[first]]
+    grams = run_starts(key[first])  # of an n-gram in an image; its candidate comes first
+    if not len(grams):
+        return sizes, key
+    c = np.where(is_candidate[grams], sizes[grams], 0)
+    r = np.maximum.reduceat(np.where(is_candidate, 0, sizes), grams)
+    return np.minimum(c, r), np.repeat(np.arange(len(grams)), np.diff(first[grams], append=len(key)))
 
 
-def _closest_length(length: int, references: Sequence[Words]) -> int:
-    return min((abs(len(reference) - length), len(reference)) for reference in references)[1]
+def _closest_lengths(corpus: Corpus) -> Ints:
+    """Of each candidate, the length of the closest reference, the shorter one of two, (n,)."""
+    difference = np.abs(corpus.length - corpus.length[corpus.candidate][corpus.image])
+    order = np.lexsort((corpus.length, difference, corpus.is_candidate, corpus.image))  # the candidate comes last
+    return corpus.length[order[corpus.candidate]]
 
 
 def _geometric_means(correct: Ints | Floats, guessed: Ints | Floats) -> Floats:

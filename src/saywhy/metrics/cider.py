@@ -21,7 +21,7 @@ import numpy as np
 
 from saywhy.errors import UserError
 from saywhy.metrics.base import Floats, Metric, TextOrWords, as_words, read_captions
-from saywhy.metrics.ngrams import Corpus, Counts
+from saywhy.metrics.ngrams import Corpus, Counts, run_starts
 
 _SIGMA = 6.0
 _ORDERS = 4
@@ -104,8 +104,9 @@ def _weights(corpus: Corpus, counts: Counts, n: int, frequency: DocumentFrequenc
         referenced = counts.gram[counts.starts][counts.in_reference]
         images, df = corpus.images, np.bincount(referenced, minlength=len(counts.gram))[counts.gram]
     else:
-        grams = (tuple(corpus.text[start : start + n]) for start in counts.position.tolist())
-        df = np.fromiter((frequency.counts.get(gram, 0) for gram in grams), np.int64, len(counts.gram))
+        first = run_starts(counts.gram)  # each n-gram is looked up once
+        grams = (tuple(corpus.text[start : start + n]) for start in counts.position[first].tolist())
+        df = np.fromiter((frequency.counts.get(gram, 0) for gram in grams), np.int64, len(first))[counts.gram]
         images = frequency.images
     return math.log(images) - np.log(np.maximum(1.0, df))
 

@@ -1,0 +1,1 @@
+"""Captioning with ONNX Runtime: export of a model, and an engine that needs no torch."""
