@@ -24,7 +24,7 @@ def test_an_exported_model_gives_the_same_lines(run, model: Path, photos: list[P
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--engine", "onix"), "unknown --engine 'onix': did you mean \"onnx\"?"),
+        (("--engine", "onix"), "unknown engine 'onix': did you mean \"onnx\"?"),
         (("--engine", "onnx", "--risk"), "--engine onnx has no --risk"),
         (("--engine", "onnx", "--regions", "boxes"), "--engine onnx has no --regions"),
         (("--engine", "onnx", "--device", "cuda"), "--engine onnx has no --device cuda"),

@@ -152,7 +152,7 @@ def caption(
     be many: they get a row each, also where they cannot be read (docs/many-images.md).
     """
     if engine not in (*ENGINES, "ray"):
-        raise UserError(f"unknown --engine {engine!r}: {did_you_mean(engine, (*ENGINES, 'ray'))}")
+        raise UserError(f"unknown engine {engine!r}: {did_you_mean(engine, (*ENGINES, 'ray'))}")
     if inputs and engine == "onnx":
         raise UserError("--engine onnx is for images as arguments: with --in use torch or ray")
     is_plain = bool(images) and engine != "ray" and (inputs, out, column, part_size, workers) == (None,) * 5
