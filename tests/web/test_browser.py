@@ -299,7 +299,6 @@ def test_two_models_stand_side_by_side(open_page, two_models):
     word(page, 2, row=1).click()
     map_pixels(page, "lrp", other[2])
     expect(page.locator("#word-of")).to_have_text("second")
-    shoot(page, "two-models")
 
 
 def test_settings_and_an_own_caption(open_page):
