@@ -116,6 +116,8 @@ def speed(options: argparse.Namespace) -> dict[str, Any]:
     model, decoding = worker.model, worker.model.decoding
     batches = list(ImageBatches(model.preprocessing, paths, batch_size=options.batch_size))
     seconds: dict[str, list[float]] = {"job": [], "encoder and decoder alone": []}
+    used: dict[str, list[float]] = {name: [] for name in seconds}  # processor time of the main process
+    reading = 0.0
 
     def job(folder: Path) -> None:
         shards = [ImageFiles(paths)]
@@ -130,14 +132,19 @@ def speed(options: argparse.Namespace) -> dict[str, Any]:
             for batch in batches:
                 model._decode(model._encode(batch), batch, decoding)
 
+    def measured(name: str, function: Any, *arguments: Any) -> None:
+        wall, processor = time.perf_counter(), processor_seconds()
+        function(*arguments)
+        seconds[name].append(time.perf_counter() - wall)
+        used[name].append(processor_seconds() - processor)
+
     alone()  # warm-up
-    spent = 0.0
     for _ in range(options.rounds):
         with tempfile.TemporaryDirectory() as folder:
-            spent -= processor_seconds()
-            seconds["job"].append(timed(job, Path(folder)))
-            spent += processor_seconds()
-        seconds["encoder and decoder alone"].append(timed(alone))
+            reading -= processor_seconds(resource.RUSAGE_CHILDREN)
+            measured("job", job, Path(folder))
+            reading += processor_seconds(resource.RUSAGE_CHILDREN)
+        measured("encoder and decoder alone", alone)
     rates = {name: round(len(paths) / statistics.median(values), 2) for name, values in seconds.items()}
     shares = [alone / job for job, alone in zip(*seconds.values(), strict=True)]
     return {
@@ -146,22 +153,22 @@ def speed(options: argparse.Namespace) -> dict[str, Any]:
         "reading processes": options.workers,
         "threads": torch.get_num_threads(),
         "images per second": rates,
-        "processor seconds per image of the job, reading included": round(spent / options.rounds / len(paths), 4),
+        "processor seconds per image, main process": {
+            name: round(statistics.median(values) / len(paths), 4) for name, values in used.items()
+        },
+        "processor seconds per image, reading processes": round(reading / options.rounds / len(paths), 4),
+        "share by processor time of the main process": round(
+            statistics.median(used["encoder and decoder alone"]) / statistics.median(used["job"]), 3
+        ),
         "share of encoder and decoder alone": round(statistics.median(shares), 3),
         "shares of the rounds": [round(share, 3) for share in shares],
     }
 
 
-def processor_seconds() -> float:
-    """What this process and those that it has started and that have ended have used."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in used)
-
-
-def timed(function: Any, *arguments: Any) -> float:
-    start = time.perf_counter()
-    function(*arguments)
-    return time.perf_counter() - start
+def processor_seconds(who: int = resource.RUSAGE_SELF) -> float:
+    """What this process, or those that it has started and that have ended, have used."""
+    usage = resource.getrusage(who)
+    return usage.ru_utime + usage.ru_stime
 
 
 def kill(options: argparse.Namespace) -> dict[str, Any]:

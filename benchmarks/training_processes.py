@@ -155,18 +155,17 @@ def main() -> None:
 
     from saywhy.provenance import machine
 
+    table: dict[str, Any] = {"images": options.images, "images per process and step": options.batch}
+    table |= {"cores": len(os.sched_getaffinity(0)), **machine(torch.device("cpu"))}
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
         write_subset(options.data, data, train=options.images)
-        results = {
-            name: measure(Path(folder), data, name == "fine-tuned encoder", options.rounds, options.batch)
-            for name in ("cached features", "fine-tuned encoder")
-        }
-    table = {"images": options.images, "images per process and step": options.batch, **results}
-    table |= {"cores": len(os.sched_getaffinity(0)), **machine(torch.device("cpu"))}
+        for name in ("cached features", "fine-tuned encoder"):
+            finetune = name == "fine-tuned encoder"
+            table[name] = measure(Path(folder), data, finetune, options.rounds, options.batch)
+            if options.json:
+                options.json.write_text(json.dumps(table, indent=2) + "\n")
     print(json.dumps(table, indent=2))
-    if options.json:
-        options.json.write_text(json.dumps(table, indent=2) + "\n")
 
 
 if __name__ == "__main__":

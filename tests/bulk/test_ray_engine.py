@@ -115,8 +115,11 @@ def test_mistakes_of_workers_are_one_line(cluster, caption, images, tmp_path) ->
 
 
 def test_a_cluster_that_does_not_answer_is_one_line(caption, images, tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    with pytest.raises(UserError, match="no Ray cluster answers"):
+    def init(**_: Any) -> None:  # what Ray does after minutes
+        raise RuntimeError("Failed to connect to GCS.\nPlease check the address.")
+
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(UserError, match=r"no Ray cluster answers \(Failed to connect to GCS\.\); start one"):
         caption(images, tmp_path / "out.jsonl", engine=run_on_ray)
 
 

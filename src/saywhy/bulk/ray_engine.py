@@ -140,8 +140,9 @@ def _connected() -> Any:
         raise UserError('--engine ray needs Ray: pip install "saywhy[ray]"') from None
     try:
         ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError) as error:
-        line = f"no Ray cluster answers ({error}); start one with `ray start --head`, or unset RAY_ADDRESS"
+    except Exception as error:  # Ray raises many kinds, also plain RuntimeErrors
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        line = f"no Ray cluster answers ({reason}); start one with `ray start --head`, or unset RAY_ADDRESS"
         raise UserError(line) from None
     return ray
 

@@ -148,8 +148,8 @@ def caption(
 ) -> None:
     """Describe images, one caption per image.
 
-    Images that cannot be read are named on stderr and skipped; the exit code is then 2. With --in and --out, images may
-    be many: they get a row each, also where they cannot be read (docs/many-images.md).
+    Images that cannot be read are named on stderr and skipped; the exit code is then 2.
+    With --in, images may be many: each gets a row, also if it cannot be read (docs/many-images.md).
     """
     if engine not in (*ENGINES, "ray"):
         raise UserError(f"unknown engine {engine!r}: {did_you_mean(engine, (*ENGINES, 'ray'))}")

@@ -169,8 +169,8 @@ def explain(
     """Show which pixels and earlier words support each word.
 
     Writes report.html, words.png, explanation.json and maps.npz.
-    Images that cannot be read are named on stderr and skipped; the exit code is then 2. With --in, images may be many:
-    they get a row each, also where they cannot be read (docs/many-images.md).
+    Images that cannot be read are named on stderr and skipped; the exit code is then 2.
+    With --in, images may be many: each gets a row, also if it cannot be read (docs/many-images.md).
     """
     is_plain = bool(images) and engine == "torch" and (inputs, column, part_size, workers) == (None,) * 4
     many = None if is_plain else ManyImages.parse(images, inputs, out, engine, column, part_size, batch_size, workers)

@@ -13,7 +13,7 @@ FLAG = ""  # the metavar of a flag: newer versions of typer would print <bool>
 
 Images = Annotated[
     list[str] | None,
-    typer.Argument(metavar="IMAGE...", help="Image files, or folders of images.", show_default=False),
+    typer.Argument(metavar="IMAGE", help="Image files, or folders of images.", show_default=False),
 ]
 Model = Annotated[
     str | None,
@@ -260,7 +260,7 @@ PartSize = Annotated[
     typer.Option(
         metavar="N",
         min=1,
-        help="Images per part with --in; a part that is killed is done again.",
+        help="Images per part of the output of --in; a killed run repeats at most one part.",
         show_default="1024; 64 for explain",
         rich_help_panel=MANY,
     ),
