@@ -22,7 +22,7 @@ from pathlib import Path
 import saywhy
 
 ROOT = Path(saywhy.__file__).parent
-LIMITS = {"caption": 20, "explain": 33, "train": 40, "audit localisation": 40}
+LIMITS = {"caption": 20, "explain": 34, "train": 40, "audit localisation": 40}
 RECIPE = """
 name = "trace"
 [vocabulary]

@@ -143,7 +143,7 @@ def test_code_of_a_repository_is_not_run(run, copied):
     edit_config(copied, model_type="of-their-own", auto_map={"AutoConfig": "configuration.Config"})
     marker = copied / "was-run"
     (copied / "configuration.py").write_text(f"open({str(marker)!r}, 'w')\n")
-    assert "only if asked" in run("caption", PHOTO, "--model", copied).error
+    assert "code from its repository, which is not run" in run("caption", PHOTO, "--model", copied).error
     assert not marker.exists()
 
 
