@@ -3,10 +3,10 @@
     python benchmarks/adapters.py [--json FILE]
 
 For each adapter a model of its architecture with random weights (4 + 4 layers, width 192, 196 patches) explains ten
-tokens. The plain passes that its time is compared with are one forward pass and, for each token, the two backward passes
-of its logit: to the embeddings and features, and from the features to the pixels. Both are timed in turn, and the median
-of their ratios counts. Conservation is measured in double precision: the largest error of the parts of a budget, and of
-pixels against features, relative to max(1, |logit|).
+tokens. The plain passes that its time is compared with are one forward pass and, for each token, two backward passes:
+from its logit to the embeddings and features, and from the features to the pixels. Both are timed in turn, and the
+median of their ratios counts. Conservation is measured in double precision: the largest error of the parts of a budget,
+and of pixels against features, relative to max(1, |logit|).
 """
 
 from __future__ import annotations

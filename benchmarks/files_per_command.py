@@ -23,7 +23,7 @@ import saywhy
 
 ROOT = Path(saywhy.__file__).parent
 # four of them, in each command, are the parts that need no torch, which the ONNX engine shares
-LIMITS = {"caption": 24, "explain": 37, "train": 44, "audit localisation": 44}
+LIMITS = {"caption": 24, "explain": 39, "train": 44, "audit localisation": 44}
 RECIPE = """
 name = "trace"
 [vocabulary]

@@ -154,10 +154,8 @@ def _explained(location: str, what: str, error: Exception) -> UserError:
     """What is wrong with a location, and what to do."""
     text = " ".join(str(error).split())
     if "trust_remote_code" in text:
-        return UserError(
-            f"{location}: needs code from its repository, which saywhy runs only if asked: --trust-remote-code, or "
-            "trust_remote_code=True"
-        )
+        advice = "; saywhy.load(…, trust_remote_code=True) does" if what.startswith("a captioner") else ""
+        return UserError(f"{location}: needs code from its repository, which is not run unless you ask for it{advice}")
     is_name = location.startswith(HUB) and not Path(location.removeprefix(HUB)).is_dir()
     if is_name and any(sign in text for sign in _NO_NETWORK):
         return UserError(

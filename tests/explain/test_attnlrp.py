@@ -1,7 +1,7 @@
 """Rules for transformers equal AttnLRP's published code, `lxt` (pip install --no-deps lxt), where it is installed.
 
-lxt carries relevance itself through the backward pass, and saywhy relevance divided by value: the relevance of the input
-has to be the same.
+lxt carries relevance itself through the backward pass, and saywhy relevance divided by value: the relevance of the
+input has to be the same.
 """
 
 from __future__ import annotations

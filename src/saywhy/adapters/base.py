@@ -93,6 +93,7 @@ class Adapter(Captioner[S], Generic[S]):
     propagates_through_attention = True
     model_class: ClassVar[str]
     example: ClassVar[str] = ""
+    model: Any  # a module of transformers; which parts it has depends on its class
     native: Tensor
 
     def __init__(self, model: Any, encoder: VisionTower, native: NativeTokens) -> None:

@@ -22,6 +22,8 @@ from saywhy.errors import UserError, did_you_mean
 from saywhy.files import read_json, whole_file, write_text
 
 JSON, MAPS, FIGURE, PAGE = "explanation.json", "maps.npz", "words.png", "report.html"
+RARE_PARTS = ("class_token", "own_pieces")
+"""Parts of a budget that only vision transformers and captioners of sub-words have."""
 FORMAT = 2
 """Of explanation.json; 0.1 wrote no format."""
 
@@ -196,7 +198,7 @@ class Explanation:
             "crop": list(self.crop),
             "input_size": self.input_size,
             "grid": None if self.grid is None else list(self.grid),
-            "words": [{**asdict(word), "image_share": word.budget.image_share} for word in self.words],
+            "words": [_word_dict(word) for word in self.words],
         }
 
     def show(self, method: str | None = None) -> Image.Image:
@@ -285,6 +287,12 @@ class Explanation:
 
         figure = b64encode(self._repr_png_()).decode()
         return f'<img alt="{escape(self.caption)}" src="data:image/png;base64,{figure}">{numbers_table(self)}'
+
+
+def _word_dict(word: WordExplanation) -> dict[str, Any]:
+    """A word as explanation.json has it; parts of its budget that few models have are left out where they are 0."""
+    budget = {part: value for part, value in asdict(word.budget).items() if value or part not in RARE_PARTS}
+    return {**asdict(word), "budget": budget, "image_share": word.budget.image_share}
 
 
 def _word(data: Mapping[str, Any]) -> WordExplanation:

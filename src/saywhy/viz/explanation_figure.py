@@ -50,6 +50,8 @@ RARE_PARTS: Parts = {
     "own_pieces": ("the word's first pieces", (240, 205, 140)),
 }
 """Parts that only transformers and sub-words have; they are shown where a word has them."""
+ORDER = ("image", "class_token", "earlier_words", "own_pieces", "initial_state", "absorbed")
+"""In which parts are drawn."""
 HELP = (
     "Bars: the parts of the word's score; right of the mark is evidence for the word, left of it evidence against it. "
     "p: probability of the word."
@@ -118,8 +120,9 @@ def probability_text(p: float) -> str:
 
 def budget_parts(words: Sequence[WordLike]) -> Parts:
     """The parts of the budgets of these words, in the order in which they are drawn."""
-    rare = {part: style for part, style in RARE_PARTS.items() if any(getattr(word.budget, part) for word in words)}
-    return BUDGET_PARTS | rare
+    known = BUDGET_PARTS | RARE_PARTS
+    shown = {part for part in known if part in BUDGET_PARTS or any(getattr(word.budget, part) for word in words)}
+    return {part: known[part] for part in ORDER if part in shown}
 
 
 def part_values(budget: BudgetLike, parts: Iterable[str]) -> list[float]:
