@@ -8,40 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import io
-import logging
 import shutil
 import tempfile
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from saywhy.captioners.base import Captioner
 from saywhy.decoding.config import log_probabilities
-from saywhy.encoders.base import Features
 from saywhy.errors import UserError
 from saywhy.inference.familiarity_model import FAMILIARITY_FILE, model_digest
 from saywhy.inference.image_loading import ImageLoader
 from saywhy.inference.model import Model
 from saywhy.model_names import VOCABULARY
-from saywhy.onnx_engine.graphs import EncoderGraph, StartGraph, StateLayout, StepGraph
-from saywhy.onnx_engine.manifest import (
-    ENCODER,
-    GRAPHS,
-    MANIFEST,
-    PRECISIONS,
-    START_GRAPH,
-    STEP,
-    Manifest,
-    StateTensor,
-)
-from saywhy.onnx_engine.precision import convert, fold_constants
+from saywhy.onnx_engine.graph_tracer import GraphTracer
+from saywhy.onnx_engine.manifest import GRAPHS, MANIFEST, PRECISIONS, Manifest, StateTensor
+from saywhy.onnx_engine.precision import convert
 from saywhy.onnx_engine.runtime import OnnxCaptioner
 
 TRACED_ROWS = 3  # 0 and 1 would be taken for constants
@@ -126,121 +112,41 @@ def _finished_folder(folder: Path) -> Iterator[Path]:
 def _write(model: Model, folder: Path, precision: str, photographs: Sequence[np.ndarray]) -> float:
     captioner = copy.deepcopy(model.captioner).cpu().float().eval()  # tracing leaves its tensors in caches of modules
     captioner.requires_grad_(False).attention_mode = model.decoding.attention
-    start = model.vocabulary.start(model.decoding.style)
-    pixels = _noise(TRACED_ROWS, model.preprocessing.size)
-    familiarity = model.familiarity
-    maps = tuple(familiarity.maps) if familiarity else ()
-    with torch.no_grad(), _quiet():
-        features = captioner.encode(pixels)
-        if features.grid is None:
-            raise UserError(f"model {model.name} has no grid of features, and cannot be exported")
-        layout = StateLayout.of(captioner, features, start)
-        outputs = _trace_all(captioner, layout, pixels, features, start, folder, (maps, familiarity))
+    start, familiarity = model.vocabulary.start(model.decoding.style), model.familiarity
+    blocks = None if familiarity is None else familiarity.blocks
+    tracer = GraphTracer.of(captioner, _noise(TRACED_ROWS, model.preprocessing.size), start, blocks)
+    tracer.write(folder)
     for name in GRAPHS:
         convert(folder / name, precision, photographs)
-    names = [*GRAPHS, VOCABULARY]
-    model.vocabulary.save(folder / VOCABULARY)
-    if familiarity and model.folder:
-        shutil.copyfile(model.folder / FAMILIARITY_FILE, folder / FAMILIARITY_FILE)
-        names.append(FAMILIARITY_FILE)
-    manifest = Manifest(
-        name=model.name,
-        precision=precision,
-        captioner=captioner.name,
-        encoder=captioner.encoder.settings.name,
-        grid=features.grid,
-        preprocessing=model.preprocessing,
-        decoding=asdict(model.decoding),
-        state=tuple(StateTensor(*pair) for pair in zip(layout.names, layout.constant, strict=True)),
-        outputs=outputs,
-        maps=maps,
-        model=model_digest(model.folder) if model.folder else "",
-    )
-    manifest.write(folder, names)
+    manifest = _manifest(model, tracer, precision)
+    manifest.write(folder, _other_files(model, folder))
     return _check(captioner, OnnxCaptioner(folder, manifest), model, start, precision)
 
 
-def _trace_all(
-    captioner: Captioner,
-    layout: StateLayout,
-    pixels: Tensor,
-    features: Features,
-    start: int,
-    folder: Path,
-    familiarity: tuple[tuple[str, ...], Any],
-) -> tuple[str, ...]:
-    """Write the three graphs; the outputs of a step before the state."""
-    assert features.grid is not None
-    maps, model = familiarity
-    encoder = EncoderGraph(captioner, maps, model.blocks if model else ())
-    rows = {0: torch.export.Dim("images")}
-    statistics = [f"statistics.{name}" for name in maps]
-    _trace(captioner, encoder, (pixels,), [rows], ["pixels"], ["features", *statistics], folder / ENCODER)
+def _other_files(model: Model, folder: Path) -> list[str]:
+    """Write what an export holds beside the graphs; the names of all files."""
+    model.vocabulary.save(folder / VOCABULARY)
+    if model.familiarity is None or model.folder is None:
+        return [*GRAPHS, VOCABULARY]
+    shutil.copyfile(model.folder / FAMILIARITY_FILE, folder / FAMILIARITY_FILE)
+    return [*GRAPHS, VOCABULARY, FAMILIARITY_FILE]
 
-    vectors = features.vectors
-    names = [f"state.{name}" for name in layout.names]
-    start_graph = StartGraph(captioner, layout, features.grid)
-    _trace(captioner, start_graph, (vectors,), [rows], ["features"], names, folder / START_GRAPH)
 
-    tokens = torch.full((len(pixels),), start)
-    state = captioner.start(features)
-    for _ in range(2):
-        step = captioner.step(tokens, state)
-        state = step.state
-    outputs = ("log_p", "alpha", *(() if step.attention.beta is None else ("beta",)))
-    changed = [f"next.{name}" for name, constant in zip(layout.names, layout.constant, strict=True) if not constant]
-    beams, words = torch.export.Dim("beams"), torch.export.Dim("words")
-    shapes = [{0: beams} | dict.fromkeys(dimensions, words) for dimensions in layout.growing]
-    inputs = (tokens, *(tensor.clone() for tensor in layout.flatten(state)))
-    step_graph = StepGraph(captioner, layout)
-    _trace(
-        captioner,
-        step_graph,
-        inputs,
-        [{0: beams}, tuple(shapes)],
-        ["tokens", *names],
-        [*outputs, *changed],
-        folder / STEP,
+def _manifest(model: Model, tracer: GraphTracer, precision: str) -> Manifest:
+    layout = tracer.layout
+    return Manifest(
+        name=model.name,
+        precision=precision,
+        captioner=model.captioner.name,
+        encoder=model.captioner.encoder.settings.name,
+        grid=tracer.grid,
+        preprocessing=model.preprocessing,
+        decoding=asdict(model.decoding),
+        state=tuple(StateTensor(*pair) for pair in zip(layout.names, layout.constant, strict=True)),
+        outputs=tracer.outputs,
+        maps=tracer.maps,
+        model=model_digest(model.folder) if model.folder else "",
     )
-    return outputs
-
-
-def _trace(
-    captioner: Captioner,
-    graph: nn.Module,
-    inputs: tuple[Tensor, ...],
-    shapes: Sequence[Any],
-    names: Sequence[str],
-    outputs: Sequence[str],
-    path: Path,
-) -> None:
-    try:
-        with torch.enable_grad():  # without gradient, layers keep what they compute, and tracing has no values to keep
-            program = torch.export.export(graph.eval(), inputs, dynamic_shapes=tuple(shapes), strict=False)
-        exported = torch.onnx.export(
-            program, dynamo=True, input_names=list(names), output_names=list(outputs), verbose=False
-        )
-        assert exported is not None
-        exported.save(path)
-        fold_constants(path)
-    except Exception as error:  # torch has many exceptions for what it cannot trace
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(
-            f"captioner {captioner.name} over {captioner.encoder.settings.name} cannot be exported to ONNX ({reason})"
-        ) from error
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """torch's exporter writes about its progress, and warns of what the check of the result would find."""
-    disabled = logging.root.manager.disable
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        logging.disable(logging.ERROR)
-        try:
-            yield
-        finally:
-            logging.disable(disabled)
 
 
 def _noise(images: int, side: int) -> Tensor:
