@@ -34,7 +34,7 @@ def no_image(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*_: object) -> None:
         raise AssertionError("an image is read")
 
-    monkeypatch.setattr("saywhy.inference.batches.ImageBatches._load", load)
+    monkeypatch.setattr("saywhy.inference.image_loading.ImageLoader.__call__", load)
 
 
 def test_caption_uses_and_names_the_style(run, styled: Path, photos: list[Path]) -> None:
