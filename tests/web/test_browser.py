@@ -216,8 +216,10 @@ def test_the_brush_erases(open_page):
     caption = upload(page, "cat.jpg")
     page.locator("#brush").click()
     page.locator("#brush-size").fill("30")
+    page.evaluate("document.querySelector('#viewer').scrollIntoView({block: 'nearest', behavior: 'instant'})")
     box = page.locator("#viewer").bounding_box()
     assert box is not None
+    assert box["y"] >= 0
     page.mouse.move(box["x"] + 5, box["y"] + 5)
     page.mouse.down()
     for row in range(6):

@@ -24,6 +24,7 @@ LAUNCHED = "SAYWHY_LAUNCHED"
 LOST = 75
 """Exit code of a process that stops because another one has ended; it prints nothing."""
 GRACE = 10.0  # seconds until processes that do not end are killed
+SETTLE = 5.0  # seconds for the others to fail too: the first one may be about to print the same line
 POLL = 0.1  # seconds
 
 
@@ -35,11 +36,18 @@ def run_processes(count: int, out: Path) -> int:
                 if all(process.returncode == 0 for process in processes):
                     return 0
                 time.sleep(POLL)
-            time.sleep(1)  # for the one that failed first, if others have noticed it sooner
+            _wait(processes, SETTLE)
             codes = [process.poll() or 0 for process in processes]
         except KeyboardInterrupt:  # the first process prints a line when it gets the signal
             return 128 + signal.SIGINT
         return _report(codes, others, out)
+
+
+def _wait(processes: Sequence[subprocess.Popen], seconds: float) -> None:
+    """Wait until all processes have ended, at most this long."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and any(process.poll() is None for process in processes):
+        time.sleep(POLL)
 
 
 def _report(codes: Sequence[int], others: IO[str], out: Path) -> int:
