@@ -40,12 +40,13 @@ screenshots: $(VENV)/ready
 results: $(VENV)/ready
 	$(BIN)/saywhy results results --out docs/results.md
 
-# Speed beside other projects and the machine's limits, as a table. SGRVINOD and RUOTIANLUO are checkouts of peers, and
-# DATA is the folder that holds flickr8k/; what is not given is left out. Results go to bench/.
+# Speed beside other projects and the machine's limits, as a table. SGRVINOD, RUOTIANLUO and LRP_IC are checkouts
+# of peers, and DATA is the folder that holds flickr8k/; what is not given is left out. Results go to bench/.
 bench: export OMP_NUM_THREADS ?= 1
 bench: $(VENV)/ready
 	$(BIN)/python benchmarks/run_all.py --out bench $(if $(DATA),--data $(DATA)) \
-		$(if $(SGRVINOD),--sgrvinod $(SGRVINOD)) $(if $(RUOTIANLUO),--ruotianluo $(RUOTIANLUO))
+		$(if $(SGRVINOD),--sgrvinod $(SGRVINOD)) $(if $(RUOTIANLUO),--ruotianluo $(RUOTIANLUO)) \
+		$(if $(LRP_IC),--lrp-imagecaptioning $(LRP_IC))
 
 # Write docs/performance.md from benchmarks/results/*.json.
 performance: $(VENV)/ready

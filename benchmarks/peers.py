@@ -1,8 +1,10 @@
 """Speed compared with other projects, on a CPU, on the same work in one run.
 
-    python benchmarks/peers.py [--sgrvinod FOLDER] [--ruotianluo FOLDER] [--data FOLDER] [--rounds 5] [--json FILE]
+    python benchmarks/peers.py [--sgrvinod FOLDER] [--ruotianluo FOLDER] [--lrp-imagecaptioning FOLDER] [--data FOLDER]
+        [--only PART …] [--rounds 5] [--json FILE]
 
-FOLDER is a checkout of the project's source (`peer_captioners.py` names them); what is not given is left out.
+FOLDER is a checkout of the project's source (`peer_captioners.py` and `peer_lrp.py` name them); what is not given is
+left out. With --only, some parts are measured, and the others keep their lines in the JSON file.
 pycocoevalcap is used where it is installed. Everything has one thread, and times are seconds of the processor, which
 other programs on the machine change less than the clock. The programs of one comparison run in turn, round after round;
 a ratio is the median over rounds of the peer's time divided by saywhy's. The bars are the project's aims.
@@ -30,6 +32,7 @@ HERE = Path(__file__).resolve().parent
 EXAMPLE = HERE.parent / "examples" / "images" / "astronaut.jpg"
 BATCH_BARS = {1: 3.0, 32: 4.0}
 METRIC_BARS = {"CIDEr-D": 20.0, "BLEU": 15.0}
+LRP_BAR = 20.0
 UPDATE_ROWS = 32
 
 
@@ -101,7 +104,21 @@ def captioning(options: argparse.Namespace, folder: Path) -> list[Comparison]:
     return lines
 
 
-def metrics(options: argparse.Namespace) -> list[Comparison]:
+def relevance(options: argparse.Namespace, folder: Path) -> list[Comparison]:
+    """LRP of all words of a caption, down to the features of the image and down to its pixels."""
+    if not options.lrp_imagecaptioning:
+        return []
+    import peer_lrp
+
+    lines = []
+    for to_pixels, rounds in ((False, options.rounds), (True, max(1, options.rounds // 2))):
+        peer = peer_lrp.lrp_imagecaptioning(options.lrp_imagecaptioning, folder, to_pixels)
+        work = f"LRP of {peer_lrp.WORDS} words, {'VGG-16 and decoder' if to_pixels else 'decoder alone'}"
+        lines += compare(work, peer_lrp.saywhy_explainers(to_pixels), {"LRP-IC": peer}, rounds, LRP_BAR)
+    return lines
+
+
+def metrics(options: argparse.Namespace, folder: Path) -> list[Comparison]:
     """BLEU, ROUGE-L and CIDEr-D of the same captions."""
     try:
         import pycocoevalcap  # noqa: F401
@@ -119,11 +136,22 @@ def metrics(options: argparse.Namespace) -> list[Comparison]:
     return lines
 
 
+PARTS = {"metrics": metrics, "captioning": captioning, "relevance": relevance}
+
+
+def measured_before(path: Path, lines: list[Comparison]) -> list[Comparison]:
+    """The lines of a results file on other work than these."""
+    if not path.is_file():
+        return []
+    before = [Comparison(**line) for line in json.loads(path.read_text(encoding="utf-8"))["lines"]]
+    return [line for line in before if line.work not in {new.work for new in lines}]
+
+
 def print_table(lines: list[Comparison]) -> None:
-    print(f"{'work':30} {'peer':14} {'saywhy':10} {'ratio':>7} {'bar':>5}")
+    print(f"{'work':34} {'peer':14} {'saywhy':16} {'ratio':>7} {'bar':>5}")
     for line in lines:
         bar = "" if line.bar is None else f"{line.bar:g}"
-        print(f"{line.work:30} {line.peer:14} {line.engine:10} {line.ratio:7.1f} {bar:>5}")
+        print(f"{line.work:34} {line.peer:14} {line.engine:16} {line.ratio:7.1f} {bar:>5}")
 
 
 def main() -> None:
@@ -131,18 +159,20 @@ def main() -> None:
     default = os.environ.get("SAYWHY_DATA") or HERE.parent.parent / "shared" / "data"
     parser.add_argument("--sgrvinod", type=Path, help="checkout of a-PyTorch-Tutorial-to-Image-Captioning")
     parser.add_argument("--ruotianluo", type=Path, help="checkout of ImageCaptioning.pytorch")
+    parser.add_argument("--lrp-imagecaptioning", type=Path, help="checkout of LRP-imagecaptioning-pytorch")
     parser.add_argument("--data", type=Path, default=Path(default), help="folder with flickr8k/ in it")
+    parser.add_argument("--only", choices=PARTS, nargs="+", default=list(PARTS), help="what is measured")
     parser.add_argument("--captions", type=int, default=1000, help="captions that are scored")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 32])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    lines = metrics(options)
     with tempfile.TemporaryDirectory() as folder:
-        lines += captioning(options, Path(folder))
+        lines = [line for name in options.only for line in PARTS[name](options, Path(folder))]
     print_table(lines)
     if options.json:
+        lines = measured_before(options.json, lines) + lines if len(options.only) < len(PARTS) else lines
         summary = {"machine": machine(torch.device("cpu")), "lines": [asdict(line) for line in lines]}
         options.json.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 

@@ -103,7 +103,9 @@ SECTIONS = (
         "peers",
         "Beside other projects",
         "Their own code, on the same network with random weights: a ResNet-50 at 256 pixels, decoders of 512 units, "
-        "3,500 words, captions of 12 words, beam 3, from the image file. pycocoevalcap scores captions of Flickr8k.",
+        "3,500 words, captions of 12 words, beam 3, from the image file. pycocoevalcap scores captions of Flickr8k. "
+        "LRP is that of an Ada-LSTM over a VGG-16 at 224 pixels, beside LRP-imagecaptioning-pytorch (LRP-IC): *torch* "
+        "has its rules, *torch, by-stride* saywhy's own.",
         lambda result: peers(result["lines"]),
     ),
     (
@@ -162,13 +164,13 @@ def page(folder: Path, notes: Path) -> str:
 def summary(folder: Path) -> str:
     """The table of ratios with their bars, as plain text."""
     result = read(folder, "peers") or {"lines": []}
-    lines = [f"{'work':32} {'saywhy':10} {'beside':14} {'ratio':>7}  bar"]
+    lines = [f"{'work':34} {'saywhy':16} {'beside':14} {'ratio':>7}  bar"]
     for line in result["lines"]:
         lines.append(
-            f"{line['work']:32} {line['engine']:10} {line['peer']:14} {line['ratio']:7.1f}  {_bar(line)}".rstrip()
+            f"{line['work']:34} {line['engine']:16} {line['peer']:14} {line['ratio']:7.1f}  {_bar(line)}".rstrip()
         )
     for job in (read(folder, "limits") or {"jobs": []})["jobs"]:
-        lines.append(f"{job['name']:32} {'torch':10} {'its floor':14} {1 / job['times_the_floor']:7.2f}")
+        lines.append(f"{job['name']:34} {'torch':16} {'its floor':14} {1 / job['times_the_floor']:7.2f}")
     return "\n".join(lines)
 
 

@@ -1,6 +1,7 @@
 """Run the benchmarks of docs/performance.md one after the other, and print the table of ratios with their bars.
 
-    python benchmarks/run_all.py [--out FOLDER] [--data FOLDER] [--sgrvinod FOLDER] [--ruotianluo FOLDER] [--smoke]
+    python benchmarks/run_all.py [--out FOLDER] [--data FOLDER] [--sgrvinod FOLDER] [--ruotianluo FOLDER]
+        [--lrp-imagecaptioning FOLDER] [--smoke]
 
 Results go to --out, not to `benchmarks/results/`. It takes about ten minutes on two idle cores. --smoke runs the
 smallest sizes only, to see that everything runs.
@@ -21,8 +22,8 @@ def commands(options: argparse.Namespace) -> dict[str, list[str]]:
     smoke = ["--smoke"] if options.smoke else []
     checkouts = [
         part
-        for name in ("sgrvinod", "ruotianluo")
-        if (folder := getattr(options, name))
+        for name in ("sgrvinod", "ruotianluo", "lrp-imagecaptioning")
+        if (folder := getattr(options, name.replace("-", "_")))
         for part in (f"--{name}", str(folder))
     ]
     data = ["--data", str(options.data)] if options.data else []
@@ -44,6 +45,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder with flickr8k/ in it")
     parser.add_argument("--sgrvinod", type=Path, help="checkout of a-PyTorch-Tutorial-to-Image-Captioning")
     parser.add_argument("--ruotianluo", type=Path, help="checkout of ImageCaptioning.pytorch")
+    parser.add_argument("--lrp-imagecaptioning", type=Path, help="checkout of LRP-imagecaptioning-pytorch")
     parser.add_argument("--smoke", action="store_true")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
