@@ -53,8 +53,7 @@ performance: $(VENV)/ready
 
 # Run examples/explain.ipynb and store what its cells show.
 notebook: $(VENV)/ready
-	OMP_NUM_THREADS=1 $(BIN)/jupyter execute --inplace --NbClientApp.timeout=900 --NotebookClient.record_timing=False \
-		examples/explain.ipynb
+	OMP_NUM_THREADS=1 $(BIN)/python docs/run_notebook.py examples/explain.ipynb
 
 # The documentation with an API reference and a search box, as files that need no server: site/index.html.
 docs: $(VENV)/ready
