@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 IMAGES := examples/images
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 
-.PHONY: demo test slow pictures screenshots results bench performance clean
+.PHONY: demo test slow pictures screenshots results bench performance notebook docs clean
 
 # Caption the example images with the shipped model, explain the captions, and one of them by all methods.
 # One thread, because two are several times slower while other programs use the processor.
@@ -52,8 +52,17 @@ bench: $(VENV)/ready
 performance: $(VENV)/ready
 	$(BIN)/python benchmarks/report.py --out docs/performance.md
 
+# Run examples/explain.ipynb and store what its cells show.
+notebook: $(VENV)/ready
+	OMP_NUM_THREADS=1 $(BIN)/python docs/run_notebook.py examples/explain.ipynb
+
+# The documentation with an API reference and a search box, as files that need no server: site/index.html.
+docs: $(VENV)/ready
+	$(BIN)/python docs/build_site.py site
+	@echo "Open site/index.html in a browser."
+
 clean:
-	rm -rf $(VENV) demo .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) demo site .pytest_cache .ruff_cache .mypy_cache
 
 # The environment is built once, and again when pyproject.toml changes. uv installs faster than pip, if it is available.
 $(VENV)/ready: pyproject.toml

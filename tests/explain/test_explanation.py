@@ -351,7 +351,7 @@ def test_notebooks_show_the_figure_and_an_escaped_table(explained: Explanation):
     word = replace(explained.words[0], word="<b>", caption_word="<b>")
     explanation = replace(explained, tokens=('"<i>',), words=(word,))
     html = explanation._repr_html_()
-    assert html.startswith('<img alt="&quot;&lt;i&gt;" src="data:image/png;base64,')
+    assert html.startswith('<img alt="&quot;&lt;i&gt;" src="data:image/jpeg;base64,')
     assert "&lt;b&gt;" in html
     assert "<b>" not in html
     assert f"{word.budget.image:.3f}".replace("-", "−") in html

@@ -277,16 +277,16 @@ class Explanation:
             image=None if image is None else Image.open(io.BytesIO(image.tobytes())),
         )
 
-    def _repr_png_(self) -> bytes:
-        """The figure, for notebooks."""
-        return _encode(self.show(), "PNG")
+    def _repr_jpeg_(self) -> bytes:
+        """The figure, for notebooks; as a PNG it would make them several times as large."""
+        return _encode(self.show(), "JPEG", quality=85)
 
     def _repr_html_(self) -> str:
         """The figure and a table of the numbers, for notebooks."""
         from saywhy.viz.explanation_page import numbers_table
 
-        figure = b64encode(self._repr_png_()).decode()
-        return f'<img alt="{escape(self.caption)}" src="data:image/png;base64,{figure}">{numbers_table(self)}'
+        figure = b64encode(self._repr_jpeg_()).decode()
+        return f'<img alt="{escape(self.caption)}" src="data:image/jpeg;base64,{figure}">{numbers_table(self)}'
 
 
 def _word_dict(word: WordExplanation) -> dict[str, Any]:
