@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,9 +18,9 @@ class CrossAttentionAdapter(Adapter[AdapterState]):
     """A causal language model of transformers with cross-attention; a subclass names it with `decoder`."""
 
     @property
+    @abstractmethod
     def decoder(self) -> Any:
         """The language model: token ids and vectors of the image ↦ logits."""
-        raise NotImplementedError
 
     @property
     def embedding(self) -> nn.Embedding:
