@@ -58,6 +58,7 @@ class Asked:
         finally:
             gone.cancel()
             waiting.cancel()
+            await asyncio.wait({waiting, gone})  # a generator can be closed only after its reader has stopped
 
     async def caption(self) -> Caption:
         """The model's caption."""
