@@ -239,9 +239,9 @@ def test_a_decompression_bomb_is_refused_before_decoding(tmp_path: Path) -> None
     assert line.startswith("ImageTooLarge")
     assert "too large" in line
     assert int(kilobytes) < 30_000, "decoding takes 50 MB at one bit per pixel"
-    start = time.perf_counter()
+    start = time.process_time()
     refusal(path)
-    assert time.perf_counter() - start < 0.5
+    assert time.process_time() - start < 0.5
 
 
 def test_the_limit_does_not_depend_on_pillows_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,10 +99,10 @@ def test_random_text_gives_tokens_without_spaces():
 
 
 def test_long_text_without_spaces_is_tokenised_in_reasonable_time():
-    start = time.perf_counter()
+    start = time.process_time()
     for part in ("+", ".a", "<a", "n't", "'", "a@", "1,", "ä-"):
         tokenize(part * 2000)
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
 
 def test_tokenising_twice_changes_nothing():

@@ -93,7 +93,7 @@ def test_one_of_two_processes_is_killed_and_one_process_resumes(data, tmp_path, 
         time.sleep(0.01)
     both = children(process.pid)
     os.kill(both[rank], signal.SIGKILL)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 1
     line = f"saywhy: process {rank + 1} of 2 was killed (SIGKILL); continue from the last checkpoint with --resume"
     assert errors(err) == [f"{line}, also with fewer processes"]

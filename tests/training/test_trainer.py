@@ -165,7 +165,7 @@ def test_a_run_locks_its_folder_and_resumes_exactly_after_a_signal(number, colou
         train(tiny(), read(colours), tmp_path / "run", resume=True, **ON_CPU)
     process.send_signal(number)
     process.send_signal(signal.SIGCONT)
-    output = process.communicate(timeout=60)[0]
+    output = process.communicate(timeout=120)[0]
     assert process.returncode == EXIT_CODES[number], output
     assert "Traceback" not in output
     if number == signal.SIGTERM:

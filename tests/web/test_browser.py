@@ -45,7 +45,7 @@ def serving(*arguments: str) -> Iterator[str]:
     assert process.stdout is not None
     yield process.stdout.readline().strip()
     process.send_signal(signal.SIGTERM)
-    process.wait(timeout=30)
+    process.wait(timeout=120)
 
 
 @pytest.fixture(scope="module")

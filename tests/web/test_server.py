@@ -45,7 +45,7 @@ class Server:
 
     def is_idle(self) -> bool:
         """Whether, soon, no job waits."""
-        for _ in range(50):
+        for _ in range(600):
             if httpx.get(f"{self.address}healthz", timeout=20).json()["waiting"] == 0:
                 return True
             time.sleep(0.1)
@@ -65,7 +65,7 @@ def server(folders: list[Path]) -> Iterator[Server]:
     assert server.caption().status_code == 200
     yield server
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=20) in (0, 128 + signal.SIGTERM)
+    assert process.wait(timeout=120) in (0, 128 + signal.SIGTERM)
     assert "Traceback" not in process.stderr.read()
 
 
