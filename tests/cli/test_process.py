@@ -164,6 +164,54 @@ def test_signal_to_all_processes_is_one_line_with_worker_processes(many, fast_mo
     assert not list(tmp_path.glob("*results.json*"))
 
 
+INTERRUPTED_ENTER = """
+import signal, time
+from saywhy.cli import _signals_interrupt
+
+class Lock:
+    held = False
+    def __enter__(self):
+        signal.raise_signal(signal.SIGTERM)
+        self.held = True
+    def __exit__(self, *_):
+        self.held = False
+
+lock = Lock()
+with _signals_interrupt() as received:
+    try:
+        with lock:
+            time.sleep(60)
+    except KeyboardInterrupt:
+        print(lock.held, received.first == signal.SIGTERM, received.postponed)
+"""
+
+
+def test_a_signal_while_a_lock_is_taken_interrupts_where_the_lock_is_released() -> None:
+    process = subprocess.run([sys.executable, "-c", INTERRUPTED_ENTER], capture_output=True, text=True, timeout=50)
+    assert (process.returncode, process.stdout) == (0, "False True 1\n"), process.stderr
+
+
+REPEATED_SIGNAL = """
+import signal, sys
+import saywhy.cli
+
+def interrupted(_):
+    signal.raise_signal(signal.SIGTERM)
+
+def once_more(message):
+    signal.raise_signal(signal.SIGTERM)
+    print(message)
+
+saywhy.cli._run, saywhy.cli.print_error = interrupted, once_more
+saywhy.cli.main()
+"""
+
+
+def test_a_signal_while_an_interrupt_is_reported_changes_nothing() -> None:
+    process = subprocess.run([sys.executable, "-c", REPEATED_SIGNAL], capture_output=True, text=True, timeout=50)
+    assert (process.returncode, process.stdout, process.stderr) == (143, "interrupted\n", "")
+
+
 def children(process: int) -> list[str]:
     tasks = Path(f"/proc/{process}/task/{process}/children")
     if not tasks.exists():

@@ -1,6 +1,11 @@
 """Image batches: one path for every source, every batch size and every number of workers."""
 
 import io
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -113,3 +118,36 @@ def test_padding_repeats_the_first_image(paths):
 def test_something_that_is_no_image_is_a_one_line_error():
     with pytest.raises(UserError, match="int"):
         list(ImageBatches(SQUARE, [7]))
+
+
+ORPHANS = """
+import os, time
+import torch.utils.data._utils.worker as worker
+from saywhy.inference.batches import read_ahead
+
+worker.ManagerWatchdog.is_alive = lambda self: True  # as when the parent has ended before it is made
+
+class Slow:
+    def __getitem__(self, key):
+        time.sleep(0.05)
+        return os.getpid()
+
+for pid in read_ahead(Slow(), range(100_000), 2):
+    print(pid, flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
+def test_workers_end_with_their_process_also_where_torch_does_not_notice():
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", ORPHANS]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        workers = {process.stdout.readline().strip() for _ in range(20)}
+        process.send_signal(signal.SIGKILL)
+    assert len(workers) == 2
+    deadline = time.monotonic() + 60
+    while alive := [pid for pid in workers if Path(f"/proc/{pid}/cmdline").exists()]:
+        assert time.monotonic() < deadline, alive
+        time.sleep(0.1)

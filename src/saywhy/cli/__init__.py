@@ -11,6 +11,8 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -40,6 +42,8 @@ from saywhy.provenance import saywhy_version
 UsageError: Any = typer.BadParameter.__base__  # typer does not export it, and some versions bundle their own click
 VERBOSE = ("-v", "--verbose")
 FAILED, USER_MISTAKE = 1, 2  # exit codes
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGALRM] if hasattr(signal, "SIGALRM") else []))
+MOST_POSTPONED = 100  # interrupts, 10 ms apart
 NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")  # in the RuntimeErrors of torch
 
 app = typer.Typer(
@@ -102,11 +106,12 @@ def main() -> None:
         try:
             code = _run(arguments)
         except (KeyboardInterrupt, Exception) as error:
+            received.ending = True
             if verbose:
                 traceback.print_exc()
-            if received or isinstance(error, KeyboardInterrupt):  # an interrupt may surface as another error
+            if received.first or isinstance(error, KeyboardInterrupt):  # an interrupt may surface as another error
                 print_error((isinstance(error, KeyboardInterrupt) and str(error)) or "interrupted")
-                code = 128 + (received or [signal.SIGINT])[0]
+                code = 128 + (received.first or signal.SIGINT)
             else:
                 code = _report(error)
     _close_output()
@@ -124,40 +129,69 @@ def _run(arguments: Sequence[str]) -> int:
     return 0
 
 
+@dataclass
+class _Signals:
+    """What became of a command's signals.
+
+    Attributes:
+        first: the first signal, or 0.
+        ending: whether the command ends already, so that further signals are ignored.
+        postponed: how often an interrupt was postponed.
+    """
+
+    first: int = 0
+    ending: bool = False
+    postponed: int = 0
+
+
 @contextmanager
-def _signals_interrupt() -> Iterator[list[int]]:
+def _signals_interrupt() -> Iterator[_Signals]:
     """Make SIGTERM an interrupt like Ctrl-C, so that temporary files are removed; yields the signals received."""
-    received: list[int] = []
+    received = _Signals()
     process = os.getpid()
 
-    def interrupt(number: int, _: object) -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:
         if os.getpid() != process:
             os._exit(128 + number)  # a worker process, forked before it has set its own handlers
-        received.append(number)
+        received.first = received.first or number
         if hasattr(signal, "SIGCHLD"):  # torch reports every worker that ends, and these end by the same signal
             signal.signal(signal.SIGCHLD, lambda *_: None)
-        raise KeyboardInterrupt
+        if received.ending:
+            return
+        if frame and frame.f_code.co_name in ("__enter__", "__exit__") and received.postponed < MOST_POSTPONED:
+            received.postponed += 1  # an exception here may leave a lock that is never released, which others wait for
+            _interrupt_again()
+        else:
+            raise KeyboardInterrupt
 
     def unraisable(error: sys.UnraisableHookArgs) -> None:
         """Repeat an interrupt that came where Python ignores exceptions; print nothing after an interrupt."""
-        if isinstance(error.exc_value, KeyboardInterrupt) and received:
-            threading.Timer(0.01, signal.raise_signal, [received[-1]]).start()
-        elif not received:
+        if isinstance(error.exc_value, KeyboardInterrupt) and received.first:
+            _interrupt_again()
+        elif not received.first:
             sys.__unraisablehook__(error)
 
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield received
         return
-    numbers = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
+    numbers = [number for number in INTERRUPTS if signal.getsignal(number) != signal.SIG_IGN]
     handlers = {number: signal.signal(number, interrupt) for number in numbers}
     sys.unraisablehook, hook = unraisable, sys.unraisablehook
     try:
         yield received
     finally:
         for number, handler in handlers.items():  # a repeated signal must not change the exit code of an interrupt
-            signal.signal(number, signal.SIG_IGN if received else handler)
-        if not received:  # after an interrupt, destructors of half-built objects may fail until the process ends
+            signal.signal(number, signal.SIG_IGN if received.first else handler)
+        if not received.first:  # after an interrupt, destructors of half-built objects may fail until the process ends
             sys.unraisablehook = hook
+
+
+def _interrupt_again() -> None:
+    """Interrupt in a moment, by a signal rather than a thread: this may run anywhere, also where a thread starts."""
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+    else:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _report(error: Exception) -> int:

@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -77,13 +77,22 @@ def _start_worker() -> None:
     """Leave Ctrl-C to the main process, and end with it even if it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    end_with_parent()
 
 
-def _exit_with_parent() -> None:
+def end_with_parent(*_: object) -> None:
+    """End this worker process when its parent ends, whenever that is and even if it is killed.
+
+    It ignores its arguments, so that a `DataLoader` can call it in its workers. Their own check remembers the parent
+    when the worker begins to work, and never notices a parent that had ended by then.
+    """
     if parent := multiprocessing.parent_process():
-        parent.join()
-        os._exit(1)
+        threading.Thread(target=_exit_after, args=[parent], daemon=True).start()
+
+
+def _exit_after(process: Any) -> None:
+    process.join()
+    os._exit(1)
 
 
 def _cores() -> int:

@@ -24,6 +24,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from saywhy.data.preprocess import Preprocessing
 from saywhy.data.regions import RegionSource
+from saywhy.data.worker_pool import end_with_parent
 from saywhy.errors import UnreadableImage, UserError
 from saywhy.inference.image_loading import ImageLoader, LoadedImage
 
@@ -168,6 +169,7 @@ def read_ahead(data: TorchDataset, order: Iterable[Any], workers: int, pin_memor
         batch_size=None,
         num_workers=min(workers, len(order)) if isinstance(order, Sized) else workers,
         pin_memory=pin_memory,
+        worker_init_fn=end_with_parent,
     )
     for item in loader:
         if isinstance(item, UserError):
