@@ -1,18 +1,22 @@
-// Search results: pages before the API, with their title and the passage that has the term. `pages` is {name: title}.
+// Search results: pages and functions that have the term in their name, then passages of pages, then the rest of the API.
+// A page is shown with its title and the passage that has the term. `pages` is {name: title}.
 window.pdocSearch = ((search) => (term) => {
     const words = term.toLowerCase().split(/\s+/).filter(Boolean);
+    const has = (text) => words.every((word) => text.toLowerCase().includes(word));
+    const text = (html) => new DOMParser().parseFromString(html, "text/html").body.textContent.replace(/\s+/g, " ");
     const passage = (html) => {
-        const text = new DOMParser().parseFromString(html, "text/html").body.textContent.replace(/\s+/g, " ");
-        const at = Math.max(0, ...words.map((word) => text.toLowerCase().indexOf(word, 80)));
-        const start = Math.max(0, at - 120);
+        const all = text(html);
+        const at = Math.max(0, ...words.map((word) => all.toLowerCase().indexOf(word, 80)));
+        const start = at > 120 ? all.indexOf(" ", at - 120) + 1 : 0;
+        const end = all.lastIndexOf(" ", start + 360);
         const part = document.createElement("p");
-        part.textContent = `${start ? "… " : ""}${text.slice(start, start + 360)} …`;
+        part.textContent = `${start ? "… " : ""}${all.slice(start, end)} …`;
         return part.outerHTML;
     };
     const rank = ({ doc }) => {
-        if (!(doc.fullname in pages)) return doc.fullname.startsWith("saywhy.cli.") ? 3 : 2;
-        const named = words.some((word) => `${doc.fullname} ${pages[doc.fullname]}`.toLowerCase().includes(word));
-        return named ? 0 : 1;
+        const isCommand = doc.fullname.startsWith("saywhy.cli");
+        if (doc.fullname in pages) return has(`${doc.fullname} ${pages[doc.fullname]}`) ? 0 : has(text(doc.doc)) ? 2 : 4;
+        return has(doc.fullname) && !isCommand ? 1 : isCommand ? 4 : 3;
     };
     const shown = (result) => {
         const title = pages[result.doc.fullname];
