@@ -1,4 +1,4 @@
-// Search results: pages and functions that have the term in their name, then passages of pages, then the rest of the API.
+// Search results: pages, functions and classes that have the term in their name, then passages of pages, then the rest.
 // A page is shown with its title and the passage that has the term. `pages` is {name: title}.
 window.pdocSearch = ((search) => (term) => {
     const words = term.toLowerCase().split(/\s+/).filter(Boolean);
@@ -16,7 +16,8 @@ window.pdocSearch = ((search) => (term) => {
     const rank = ({ doc }) => {
         const isCommand = doc.fullname.startsWith("saywhy.cli");
         if (doc.fullname in pages) return has(`${doc.fullname} ${pages[doc.fullname]}`) ? 0 : has(text(doc.doc)) ? 2 : 4;
-        return has(doc.fullname) && !isCommand ? 1 : isCommand ? 4 : 3;
+        const name = doc.fullname.split(".").pop();
+        return isCommand ? 4 : has(name) && doc.kind !== "variable" ? 1 : 3;
     };
     const shown = (result) => {
         const title = pages[result.doc.fullname];
