@@ -161,6 +161,8 @@ def main() -> None:
     parser.add_argument("--read", type=Path, help="draw the curves of this JSON file and measure nothing")
     options = parser.parse_args()
     if options.read:
+        if not options.plot:
+            parser.error("--read needs --plot")
         options.plot.write_text(plots.as_svg(lambda: draw(read(options.read))), encoding="utf-8")
         return
     torch.set_num_threads(1)
