@@ -96,7 +96,7 @@ def _title(body: dict[str, Any]) -> str:
 
 def _reads_relevance(body: dict[str, Any]) -> bool:
     """Whether the numbers depend on the rules of LRP; those of a risk do if it was fitted before version 0.3."""
-    name = body.get("audit")
+    name = str(body.get("audit"))
     return name not in audits or audits[name].needs_evidence or "image share" in body.get("weights", ())
 
 
