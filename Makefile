@@ -48,9 +48,10 @@ bench: $(VENV)/ready
 		$(if $(SGRVINOD),--sgrvinod $(SGRVINOD)) $(if $(RUOTIANLUO),--ruotianluo $(RUOTIANLUO)) \
 		$(if $(LRP_IC),--lrp-imagecaptioning $(LRP_IC))
 
-# Write docs/performance.md from benchmarks/results/*.json.
+# Write docs/performance.md and its plot from benchmarks/results/*.json.
 performance: $(VENV)/ready
 	$(BIN)/python benchmarks/report.py --out docs/performance.md
+	$(BIN)/python benchmarks/growth.py --read benchmarks/results/growth.json --plot docs/growth.svg
 
 # Run examples/explain.ipynb and store what its cells show.
 notebook: $(VENV)/ready

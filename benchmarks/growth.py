@@ -1,6 +1,7 @@
 """How time and memory grow with the number of images, words, vocabulary, grid and beam, on a CPU.
 
     python benchmarks/growth.py [--smoke] [--json FILE] [--plot FILE]
+    python benchmarks/growth.py --read benchmarks/results/growth.json --plot docs/growth.svg
 
 A captioner with soft attention, 512 units and random weights decodes random features by beam search; one size changes
 at a time. Captions are scored with random words. Each measurement is a process of its own with one thread: seconds of
@@ -30,10 +31,12 @@ from saywhy.decoding import Decoding, decode
 from saywhy.encoders.base import Features
 from saywhy.metrics import bleu, cider
 from saywhy.provenance import machine
+from saywhy.viz import plots
 
 IMAGES, WORDS, VOCABULARY, GRID, BEAM = 16, 10, 3000, 8, 3
 WIDTH, UNITS = 1280, 512
 SCORED_WORDS, REFERENCES = 12, 5
+MEMORY = "#D55E00"  # the colour of memory
 
 
 @dataclass(frozen=True)
@@ -123,31 +126,45 @@ def exponent(points: list[Point], of: str) -> float | None:
     return round(math.log(high / low) / math.log(b.size / a.size), 2) if low > 0 and high > 0 else None
 
 
-def plot(curves: dict[str, list[Point]], path: Path) -> None:
+def draw(curves: dict[str, list[Point]]) -> Any:
     """All curves as small plots, logarithmic on both axes."""
-    import matplotlib
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    matplotlib.rcParams["svg.hashsalt"] = "saywhy"
-    figure, axes = pyplot.subplots(2, 3, figsize=(9, 5), layout="constrained")
+    figure = plots.new_figure(plots.WIDTH, 5)
+    axes = figure.subplots(2, 3)
     for axis, (name, points) in zip(axes.flat, curves.items(), strict=True):
         sizes = [point.size for point in points]
-        axis.loglog(sizes, [point.seconds for point in points], "o-", label="seconds")
-        axis.loglog(sizes, [max(point.mb, 0.1) / 1000 for point in points], "s--", label="GB")
-        axis.set_title(name, fontsize=10)
-        axis.grid(alpha=0.3)
-    axes.flat[0].legend(fontsize=8)
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+        axis.loglog(sizes, [point.seconds for point in points], "o-", label="seconds", color=plots.ACCENT)
+        axis.loglog(sizes, [max(point.mb, 0.1) / 1000 for point in points], "s--", label="GB", color=MEMORY)
+        axis.set_title(name)
+        axis.xaxis.set_major_locator(FixedLocator(sizes))
+        axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda size, _: f"{size:,.0f}"))
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.xaxis.set_minor_locator(NullLocator())
+        axis.yaxis.set_minor_locator(NullLocator())
+    axes.flat[0].legend()
+    return figure
+
+
+def read(path: Path) -> dict[str, list[Point]]:
+    """The curves of a file that `--json` wrote."""
+    curves = json.loads(path.read_text(encoding="utf-8"))["curves"]
+    return {name: [Point(**point) for point in points] for name, points in curves.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true", help="the smallest sizes, to see that it runs")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--plot", type=Path, help="SVG or PNG")
+    parser.add_argument("--plot", type=Path, help="SVG")
+    parser.add_argument("--read", type=Path, help="draw the curves of this JSON file and measure nothing")
     options = parser.parse_args()
+    if options.read:
+        if not options.plot:
+            parser.error("--read needs --plot")
+        options.plot.write_text(plots.as_svg(lambda: draw(read(options.read))), encoding="utf-8")
+        return
     torch.set_num_threads(1)
     curves, exponents = {}, {}
     for name, (make, sizes) in CURVES.items():
@@ -156,7 +173,7 @@ def main() -> None:
         line = ", ".join(f"{point.size:,}: {point.seconds:.2f} s, {point.mb:.0f} MB" for point in points)
         print(f"{name:24} {line}; exponent {exponents[name]['seconds']}")
     if options.plot:
-        plot(curves, options.plot)
+        options.plot.write_text(plots.as_svg(lambda: draw(curves)), encoding="utf-8")
     if options.json:
         summary = {
             "machine": machine(torch.device("cpu")),

@@ -16,12 +16,12 @@ from typing import Any
 RESULTS = Path(__file__).resolve().parent / "results"
 HEAD = """# Performance
 
-How fast saywhy is beside other projects, beside the limits of the machine, and how its cost grows. `make bench`
-measures it; `make performance` writes this page from `benchmarks/results/`. The bars are the project's own aims.
+How fast saywhy is compared with other projects and with the limits of the machine, and how its cost grows. `make bench`
+measures it; `make performance` writes this page from `benchmarks/results/`. A bar is this project's own target.
 
-A ratio is the other's time divided by saywhy's, on the same work in one run. Both have one thread, and the times are
-seconds of the processor, which depend less on what else the machine does than those of the clock. Only the CPU was
-measured for this page; `benchmarks/README.md` names what was measured on a GPU.
+A ratio is the other project's time divided by saywhy's, on the same work in one run. Both have one thread, and the
+times are processor time, which depends less on other programs than time by the clock. Only the CPU was measured for
+this page; `benchmarks/README.md` names what was measured on a GPU.
 """
 
 
@@ -33,12 +33,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def peers(lines: Sequence[dict[str, Any]]) -> str:
-    """Beside other projects."""
+    """Compared with other projects."""
     rows = [
         (f"{line['work']}: saywhy's {line['engine']}", line["peer"], f"{line['ratio']:.1f}", _bar(line))
         for line in lines
     ]
-    return table(("work", "beside", "times as fast", "bar"), rows)
+    return table(("work", "compared with", "times as fast", "bar"), rows)
 
 
 def _bar(line: dict[str, Any]) -> str:
@@ -101,11 +101,13 @@ def growth(result: dict[str, Any]) -> str:
 SECTIONS = (
     (
         "peers",
-        "Beside other projects",
-        "Their own code, on the same network with random weights: a ResNet-50 at 256 pixels, decoders of 512 units, "
-        "3,500 words, captions of 12 words, beam 3, from the image file. pycocoevalcap scores captions of Flickr8k. "
-        "LRP is that of an Ada-LSTM over a VGG-16 at 224 pixels, beside LRP-imagecaptioning-pytorch (LRP-IC): *torch* "
-        "has its rules, *torch, by-stride* saywhy's own.",
+        "Compared with other projects",
+        "The projects are [sgrvinod](https://github.com/sgrvinod/a-PyTorch-Tutorial-to-Image-Captioning), "
+        "[ruotianluo](https://github.com/ruotianluo/ImageCaptioning.pytorch), pycocoevalcap, and the LRP paper's code "
+        "(LRP-IC). Their own code runs on the same network with random weights: a ResNet-50 at 256 pixels, decoders of "
+        "512 units, 3,500 words, captions of 12 words, beam 3, from the image file. pycocoevalcap scores captions of "
+        "Flickr8k. LRP is that of an Ada-LSTM over a VGG-16 at 224 pixels: *torch* has the rules of LRP-IC, *torch, "
+        "by-stride* saywhy's own.",
         lambda result: peers(result["lines"]),
     ),
     (

@@ -9,6 +9,7 @@ renders modules, so each page is a module without members whose docstring is the
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -25,16 +26,18 @@ from pdoc.doc_types import resolve_annotations
 import saywhy
 
 ROOT = Path(__file__).parents[1]
-LAST_PAGES = ("CONTRIBUTING.md", "CHANGELOG.md")
+LAST_PAGES = ("results/README.md", "benchmarks/README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 FIGURES = {".jpg", ".png", ".svg"}
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 WEB = re.compile(r"[a-z]+:|#")
 
 
 def page_paths() -> list[str]:
-    """The Markdown files that become pages, relative to the repository."""
-    below_docs = sorted((ROOT / "docs").rglob("*.md"), key=lambda path: (len(path.parts), path.name))
-    return ["README.md", *(path.relative_to(ROOT).as_posix() for path in below_docs), *LAST_PAGES]
+    """The Markdown files that become pages, relative to the repository, in the order of the links in README.md."""
+    targets = [match[3] for match in LINK.finditer((ROOT / "README.md").read_text(encoding="utf-8"))]
+    linked = [target for target in targets if target.endswith(".md") and target not in LAST_PAGES]
+    others = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
+    return list(dict.fromkeys(["README.md", *linked, *others, *LAST_PAGES]))
 
 
 def address(page: str) -> str:
@@ -102,6 +105,13 @@ def title(module: pdoc.doc.Module) -> str:
     return module.docstring.partition("\n")[0].strip("# ")
 
 
+def search_script(modules: dict[str, pdoc.doc.Module], documents: list[pdoc.doc.Module]) -> str:
+    """The search of pdoc, with pages before modules."""
+    titles = json.dumps({module.fullname: title(module) for module in documents})
+    pages_first = (ROOT / "docs" / "templates" / "pages_first.js").read_text(encoding="utf-8")
+    return f"{pdoc.render.search_index(modules)}\n{{\nconst pages = {titles};\n{pages_first}}}\n"
+
+
 def build(out: Path) -> None:
     """Write the site into a folder."""
     pages = page_paths()
@@ -115,7 +125,7 @@ def build(out: Path) -> None:
         path = out / f"{name.replace('.', '/')}.html"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(pdoc.render.html_module(module, modules), encoding="utf-8")
-    (out / "search.js").write_text(pdoc.render.search_index(modules), encoding="utf-8")
+    (out / "search.js").write_text(search_script(modules, documents), encoding="utf-8")
     for figure in (ROOT / "docs").rglob("*"):
         if figure.suffix in FIGURES:
             shutil.copyfile(figure, out / figure.relative_to(ROOT))

@@ -50,6 +50,7 @@ def test_search_finds_functions_and_pages(site: Path) -> None:
     index = (site / "search.js").read_text(encoding="utf-8")
     for name in ("saywhy.load", "saywhy.Explanation.map", "saywhy.audits.patches.mask_patches", "docs.tutorial"):
         assert f'"fullname": "{name}"' in index
+    assert '"docs.tutorial": "Train your own captioner in four steps"' in index, "pages are found by their titles"
     for name in ("index", "docs/tutorial", "saywhy", "saywhy/audits/patches"):
         page = (site / f"{name}.html").read_text(encoding="utf-8")
         assert '<input type="search"' in page

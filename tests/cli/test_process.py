@@ -25,6 +25,7 @@ ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 SAYWHY = (sys.executable, "-m", "saywhy")
 COMMANDS = (
     [], ["caption"], ["explain"], ["evaluate"], ["compare"], ["audit"], ["train"], ["data"], ["data", "check"],
+    ["data", "overlap"], ["export"], ["serve"], ["sweep", "guidance"], ["train-judge"], ["train-lm"], ["evaluate-lm"],
     ["models"], ["results"],
 )  # fmt: skip
 ALL_HELP = f"""
@@ -91,6 +92,7 @@ def test_help_describes_every_option_and_needs_no_torch(columns: int) -> None:
     options = [line for line in text.splitlines() if re.match(r"│ [ *]{0,4}--", line)]
     assert len(options) > 60
     assert [line for line in options if not re.search(r"  (?=[A-Zε])\S+ .*│$", line)] == [], "options without help"
+    assert 'pip install "saywhy[onnx]"' in text, "square brackets are markup where they are not escaped"
     examples = [line.strip() for line in text.splitlines() if re.match(r" (saywhy|torchrun) ", line)]
     assert len(examples) > 20
 

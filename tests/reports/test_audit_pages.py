@@ -278,6 +278,16 @@ def test_a_missing_value_is_a_dash(pages):
     assert not re.search(r"\b(None|nan|null)\b", text)
 
 
+def test_the_rules_of_lrp_are_named_only_where_the_risk_reads_relevance(pages):
+    rules = {"composite": "epsilon-plus"}
+    without = {name: weight for name, weight in risk()["weights"].items() if name != "image share"}
+    read, unread = result("risk", "reads", **rules), result("risk", "does-not", **rules, weights=without)
+    text = pages(read, unread)["risk.md"]
+    assert re.findall(r"^## ((?:reads|does).*)$", text, re.MULTILINE) == ["does-not", "reads, epsilon-plus rules"]
+    assert row(text, "reads")[-3] == "epsilon-plus"
+    assert row(text, "does-not")[-3] == "–"
+
+
 def test_pages_are_written_even_if_all_values_are_missing(pages):
     def emptied(part: Any) -> Any:
         if isinstance(part, dict):

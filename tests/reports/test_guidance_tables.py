@@ -66,7 +66,7 @@ def test_the_page_has_the_table_and_its_plot(results: Path) -> None:
     page = results_page(results)
     (one,) = read_sweeps(results)
     assert "## Guidance" in page
-    assert "### m on coco test" in page
+    assert "### m on coco test, 10 images\n" in page
     assert f"]({plot_name(one)})" in page
     assert plot_name(one) == "guidance-m-coco.svg"
     assert guidance_section([]) == ""

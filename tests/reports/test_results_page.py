@@ -197,7 +197,7 @@ def test_published_scores_are_those_of_the_data_set(make_page):
     assert published[f"{xu}: soft attention"][1:6] == ["70.7", "49.2", "34.4", "24.3", "23.90"]
     assert published[f"{xu}: hard attention"][1:6] == ["71.8", "50.4", "35.7", "25.0", "23.04"]
     assert published["tutorial by sgrvinod: soft attention"][4] == "33.3"
-    assert published["LRP paper (Sun et al. 2022): MH-FC"][5:8] == ["25.5", "53.1", "97.1"]
+    assert published["LRP paper (Sun et al. 2021): MH-FC"][5:8] == ["25.5", "53.1", "97.1"]
     on_flickr8k = table_rows(section(section(text, "flickr8k test"), "Published scores, for comparison"))
     assert on_flickr8k[f"{xu}: hard attention"][1:6] == ["67.0", "45.7", "31.4", "21.3", "20.30"]
     assert len(on_flickr8k) == 3

@@ -273,7 +273,7 @@ def _draw_no_longer_generated(results: Sequence[AuditResult]) -> Any:
     for result, panel, estimates in zip(results, axes, models, strict=True):
         for y, method in enumerate(methods):
             plots.bar(panel, y, estimates.get(method), plots.colour_of(method))
-        panel.set_title(result.title)
+        plots.model_title(panel, result.title)
         panel.set_xlabel(f"share of words no longer generated\n({result.body['words']:,} object words)")
     plots.methods_on_y(axes[0], methods)
     plots.start_at_zero(axes[0], [estimate for estimates in models for estimate in estimates.values()])

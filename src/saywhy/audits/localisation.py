@@ -407,7 +407,7 @@ def _draw_shares(results: Sequence[AuditResult]) -> Any:
             if signed:
                 plots.bar(panel, y + 0.2, inside_negative[method], colour, 0.36, filled=False)
         _draw_uniform(panel, inside.get("uniform"))
-        panel.set_title(result.title, pad=14)
+        plots.model_title(panel, result.title, pad=14)
         words = f"({result.body['words']:,} words)"
         panel.set_xlabel(f"share inside the boxes {words}\nfilled: positive, hollow: negative")
     plots.methods_on_y(axes[0], methods)

@@ -295,7 +295,7 @@ def comparable(masks: dict[int, np.ndarray], lemmas: np.ndarray) -> Iterator[tup
 
 
 def _draw_margins(results: Sequence[AuditResult]) -> Any:
-    columns = {"margin": "over another object word", "over_function_word": "over a function word"}
+    columns = ("margin", "over_function_word")
     methods = in_order({method for result in results for method in result.body["methods"]})
     figure, axes = plots.panels(len(results), len(methods) * plots.ROW * 1.5 + 0.95)
     for result, panel in zip(results, axes, strict=True):
@@ -303,10 +303,8 @@ def _draw_margins(results: Sequence[AuditResult]) -> Any:
             estimates = result.body["methods"].get(method, {})
             for offset, key in zip((-0.2, 0.2), columns, strict=True):
                 plots.bar(panel, y + offset, estimates.get(key), plots.colour_of(method), 0.36, filled=key == "margin")
-        panel.set_title(result.title)
-        panel.set_xlabel(
-            f"share inside, more than another word's map\nfilled: {columns['margin']}, hollow: function word"
-        )
+        plots.model_title(panel, result.title)
+        panel.set_xlabel("share inside, more than another word's map\nfilled: object word, hollow: function word")
     plots.methods_on_y(axes[0], methods)
     plots.start_at_zero(
         axes[0], [scores.get(key) for r in results for scores in r.body["methods"].values() for key in columns]

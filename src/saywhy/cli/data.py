@@ -33,7 +33,6 @@ OVERLAP_EPILOG = examples(
 DataArgument = Annotated[
     Path, typer.Argument(metavar="DIR|FILE", help="Dataset: its folder or its captions file.", show_default=False)
 ]
-Splits = Annotated[str, typer.Option(metavar="SPLIT,…", help="Splits that are compared, separated by commas.")]
 
 
 @app.callback()
@@ -80,10 +79,10 @@ def check(
 
 @app.command(epilog=OVERLAP_EPILOG)
 def overlap(
-    a: DataArgument,
-    b: DataArgument,
-    splits_a: Splits = "train",
-    splits_b: Splits = "dev,test",
+    a: Annotated[Path, typer.Argument(metavar="A", help="A dataset: its folder or its captions file.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Another one, or the same.")],
+    splits_a: Annotated[str, typer.Option(metavar="SPLIT,…", help="Splits of A, separated by commas.")] = "train",
+    splits_b: Annotated[str, typer.Option(metavar="SPLIT,…", help="Splits of B, separated by commas.")] = "dev,test",
     out: Annotated[
         Path | None,
         typer.Option(
@@ -102,8 +101,8 @@ def overlap(
 ) -> None:
     """List near-duplicates between two datasets, or between the splits of one.
 
-    Near-duplicates are the same photograph, also if resized, recoloured, mirrored or slightly cropped, and photographs
-    of the same scene from the same place.
+    Near-duplicates are the same photograph, also if it was resized, recoloured, mirrored or slightly cropped.
+    Photographs of the same scene from the same place are near-duplicates, too.
     """
     from saywhy.data.datasets import read
     from saywhy.data.overlap import find_overlap

@@ -58,8 +58,8 @@ def evaluate_lm(
 ) -> None:
     """Report the perplexity per word of a language model on captions.
 
-    "as guidance sees it" scores the captioner's words, and leaves out captions with other words. "own vocabulary",
-    for a model of saywhy train-lm, scores all captions; unknown words count as one word.
+    "as guidance sees it" scores the captioner's words, and leaves out captions with other words.
+    "own vocabulary" scores all captions; unknown words count as one word. It needs a model of saywhy train-lm.
     """
     from saywhy.captioners.model_folder import VOCABULARY, read_config
     from saywhy.data.datasets import read

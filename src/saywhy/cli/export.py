@@ -26,8 +26,8 @@ def export(
         str,
         typer.Option(
             metavar="fp32|fp16|int8",
-            help="fp32 gives the captions of torch. fp16 stores the weights in half the space and computes as fp32. "
-            "int8 computes the decoder in 8 bits and, with --calibrate, the encoder too.",
+            help="Precision: fp32 gives the captions of torch; fp16 stores the weights in half the space and computes "
+            "as fp32; int8 computes the decoder in 8 bits and, with --calibrate, the encoder too.",
         ),
     ] = "fp32",
     calibrate: Annotated[
@@ -43,8 +43,9 @@ def export(
 ) -> None:
     """Export a model to ONNX: a folder that captions images without torch.
 
-    The folder holds the encoder, the decoder's first state and one step of the decoder, with any number of images and
-    beams, and all else that captioning needs. It needs onnx, onnxscript and onnxruntime: pip install "saywhy[onnx]".
+    The folder holds the encoder, the decoder's first state and one step, and all else that captioning needs.
+    The graphs take any number of images and beams.
+    Exporting needs onnx, onnxscript and onnxruntime: pip install "saywhy\\[onnx]".
     """
     from saywhy.data.images import find_images
     from saywhy.onnx_engine.manifest import PRECISIONS

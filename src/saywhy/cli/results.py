@@ -33,9 +33,9 @@ def results(
 ) -> None:
     """Write Markdown pages of scores and audits from results files.
 
-    Scores are the files of evaluate --out, audits those of audit --out. Fine-tuning runs are the files of
-    evaluate --hallucination --out in the subfolder fine-tuning, sweeps those of sweep guidance --out in the subfolder
-    guidance; the plots of sweeps are written beside the page.
+    Scores are the files of evaluate --out, audits those of audit --out.
+    Fine-tuning runs are the files of evaluate --hallucination --out in the subfolder fine-tuning.
+    Sweeps are the files of sweep guidance --out in the subfolder guidance; their plots are written beside the page.
     """
     from saywhy.files import write_text
     from saywhy.reports.audit_pages import write_pages

@@ -61,7 +61,7 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Open a page on which one drops a picture and sees why each word was said.
+    """Serve a web page that captions a picture and shows why each word was chosen.
 
     Nothing leaves this machine. The page, and an interface for programs at /docs, work until Ctrl-C.
     """

@@ -120,8 +120,8 @@ def guidance(
 ) -> None:
     """Caption a split with several strengths of guidance, and measure likelihood against specificity.
 
-    With --lm, each strength is used twice: with the captioner without an image, and with the language model in its
-    place, which is the only way for a model that was trained without conditioning dropout.
+    With --lm, each strength is used twice: with the captioner without an image, and with the language model instead.
+    A model that was trained without conditioning dropout is guided by the language model only.
     """
     check_writable("--out", out, folder=True)
     check_writable("--cache", cache, folder=True)

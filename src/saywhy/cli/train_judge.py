@@ -86,8 +86,8 @@ def train_judge(
 ) -> None:
     """Train a judge: a dual encoder that says how well captions fit their images.
 
-    It embeds images and captions in one space, and never writes captions. The epoch with the best recall on the dev
-    split is kept: the share of captions that find their own image first.
+    It embeds images and captions in one space, and never writes captions.
+    The epoch with the best recall on the dev split is kept: the share of captions that find their own image first.
     """
     import_plugins(plugins)
     from saywhy.data.datasets import read

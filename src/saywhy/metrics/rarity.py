@@ -1,4 +1,4 @@
-"""Do images with rare words get better or worse? (Sun et al. 2022, equation 33 and Table V)
+"""Do images with rare words get better or worse? (Sun et al. 2021, equation 33 and Table V)
 
     c(S) = min over the words w of caption S that are no stop words of count(w)
 

@@ -88,9 +88,16 @@ def _read(path: Path) -> ResultsFile:
 def _title(body: dict[str, Any]) -> str:
     """The model, with its style, and the rules of LRP and the split if these are not the default."""
     composite, split, style = body.get("composite", DEFAULT), body.get("split", "test"), body.get("style")
+    has_rules = _reads_relevance(body) and composite != DEFAULT
     parts = [body["model"], f"style {style}" if style else ""]
-    parts += [f"{composite} rules" if composite != DEFAULT else "", split if split != "test" else ""]
+    parts += [f"{composite} rules" if has_rules else "", split if split != "test" else ""]
     return ", ".join(part for part in parts if part)
+
+
+def _reads_relevance(body: dict[str, Any]) -> bool:
+    """Whether the numbers depend on the rules of LRP; those of a risk do if it was fitted before version 0.3."""
+    name = str(body.get("audit"))
+    return name not in audits or audits[name].needs_evidence or "image share" in body.get("weights", ())
 
 
 @contextlib.contextmanager
@@ -196,12 +203,14 @@ def _settings(files: Sequence[ResultsFile]) -> Table:
     for file in files:
         with _damage_in(file.path):
             body = file.result.body
-            threads = f", {body['threads']} threads" if body.get("threads") and body["device"].endswith("CPU") else ""
+            count = body.get("threads") if body["device"].endswith("CPU") else None
+            threads = f", {count} thread{'s' * (count != 1)}" if count else ""
+            rules = body["composite"] if _reads_relevance(body) else MISSING
             rows.append(
                 (
                     *(body["model"], f"{body['captioner']} over {body['encoder']}", f"{body['data']} {body['split']}"),
                     *(f"{body['images']:,}", f"{body['caption_words']:,}", code(body["decoding"])),
-                    *(body["composite"], f"{body['device']}{threads}", body.get("commit") or MISSING),
+                    *(rules, f"{body['device']}{threads}", body.get("commit") or MISSING),
                 )
             )
     head = ("model", "architecture", "data", "images", "words", "decoding", "LRP rules", "device", "commit")

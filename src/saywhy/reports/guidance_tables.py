@@ -85,7 +85,7 @@ class GuidanceSweep:
     @property
     def title(self) -> str:
         """The model and the images."""
-        return f"{self.model} on {self.data} {self.split}"
+        return f"{self.model} on {self.data} {self.split}, {self.images:,} images"
 
 
 def _path(*names: str) -> Callable[[Fields], Number]:

@@ -24,7 +24,7 @@ class Published:
 
 _NO_BLEU = (MISSING,) * 4
 _XU = "Show, attend and tell (Xu et al. 2015)"
-_SUN = "LRP paper (Sun et al. 2022)"
+_SUN = "LRP paper (Sun et al. 2021)"
 _KORNBLITH = "guidance paper (Kornblith et al. 2023): CoCa-Base"
 
 

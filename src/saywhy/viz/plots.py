@@ -120,6 +120,11 @@ def panels(count: int, height: float) -> tuple[Any, list[Any]]:
     return figure, axes[:count]
 
 
+def model_title(panel: Any, text: str, pad: float | None = None) -> None:
+    """Write the name of a model and its settings above a panel, in two lines, which fit beside other panels."""
+    panel.set_title(text.replace(", ", ",\n", 1), pad=pad)
+
+
 def colour_of(method: str) -> str:
     """The colour of a method."""
     return METHOD_STYLES[method].colour
