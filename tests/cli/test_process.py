@@ -214,6 +214,20 @@ def test_a_signal_while_an_interrupt_is_reported_changes_nothing() -> None:
     assert (process.returncode, process.stdout, process.stderr) == (143, "interrupted\n", "")
 
 
+INTERRUPTED_EXEC = """
+import signal
+import saywhy.cli
+
+saywhy.cli._run = lambda _: exec("signal.raise_signal(signal.SIGTERM); import time; time.sleep(60)")
+saywhy.cli.main()
+"""
+
+
+def test_an_interrupt_inside_exec_keeps_the_exit_code() -> None:
+    process = subprocess.run([sys.executable, "-c", INTERRUPTED_EXEC], capture_output=True, text=True, timeout=50)
+    assert (process.returncode, process.stderr) == (143, "saywhy: interrupted\n")
+
+
 def children(process: int) -> list[str]:
     tasks = Path(f"/proc/{process}/task/{process}/children")
     if not tasks.exists():
