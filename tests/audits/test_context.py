@@ -11,13 +11,14 @@ import pytest
 import torch
 
 import audit_data
-from saywhy.audits.context import AuditContext, Progress, model_digest
+from saywhy.audits.context import AuditContext, Progress
 from saywhy.audits.evidence import EvidenceSet
 from saywhy.data.object_words import ObjectWords
 from saywhy.decoding import Decoding
 from saywhy.errors import UserError
 from saywhy.explain.composites import composite
-from saywhy.inference.model import load
+from saywhy.inference.model import Model, load
+from saywhy.pretrained import HubSource
 
 ARRAYS = {"maps": np.ones((3, 3))}
 
@@ -81,8 +82,14 @@ def test_a_changed_model_or_setting_does_not_reuse_cached_results(context, chang
 
 def test_the_digest_of_a_model_is_that_of_its_copy_on_disk(tmp_path):
     audit_data.saved().save(tmp_path / "model")
-    digest = model_digest(audit_data.model())
-    assert model_digest(load(tmp_path / "model", "cpu")) == digest != model_digest(audit_data.model(seed=4))
+    digest = audit_data.model().digest()
+    assert load(tmp_path / "model", "cpu").digest() == digest != audit_data.model(seed=4).digest()
+
+
+def test_the_digest_of_a_model_depends_on_what_it_is_asked():
+    sources = [HubSource("hf:user/model", prompt) for prompt in (None, "What is it?", "Where is it?")]
+    digests = {Model(audit_data.saved(), source=source).digest() for source in (None, *sources)}
+    assert len(digests) == 3
 
 
 def test_the_key_of_an_image_depends_on_its_name_and_content(data, tmp_path):

@@ -12,6 +12,9 @@ import pytest
 import adapted
 import tiny_transformers
 from saywhy.adapters import memory
+from saywhy.adapters.load_adapter import load_adapter
+from saywhy.bulk.tasks import ModelChoice
+from saywhy.inference.model import Model
 
 PHOTO = "examples/images/chelsea.jpg"
 
@@ -100,6 +103,20 @@ def test_evaluate_scores_words_without_punctuation(run, folder, data, tmp_path):
     captions = [json.loads(line)["caption"] for line in (tmp_path / "captions.jsonl").read_text().splitlines()]
     assert captions
     assert not any("." in caption for caption in captions)
+
+
+def test_a_judge_ranks_its_captions(run, folder, data, judge):
+    options = ("--data", data, "--judge", judge, "--no-meteor", "--workers", 0, "--json")
+    result = run("evaluate", "--model", f"hf:{folder}", *options)
+    assert result.code == 0, result.err
+    assert json.loads(result.out)["judge"]["images"] == 3
+
+
+def test_a_model_that_is_not_in_a_folder_captions_many_images(folder):
+    hub_model = Model(load_adapter(f"hf:{folder}"))
+    settings, others = (ModelChoice(decoding=decoding).settings(hub_model) for decoding in ({}, {"beam": 2}))
+    assert settings["model"] == others["model"] == {"name": "vit-gpt2", "digest": hub_model.digest()}
+    assert settings["options"] != others["options"]
 
 
 def remove(folder: Path, *patterns: str) -> None:

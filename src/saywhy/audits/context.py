@@ -7,12 +7,10 @@ stopped, and a changed model or image never reuses old numbers.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -164,7 +162,7 @@ class AuditContext:
     def key(self) -> dict[str, Any]:
         """Everything except the image that a caption and its explanation depend on."""
         return {
-            "model": model_digest(self.model),
+            "model": self.model.digest(),
             "decoding": str(self.model.decoding),
             "composite": repr(self.composite),
             "object_words": self.object_words.key,
@@ -294,15 +292,3 @@ def _out_of_memory_advice() -> Iterator[None]:
         yield
     except torch.OutOfMemoryError:
         raise UserError("out of GPU memory: give a smaller --batch-size") from None
-
-
-def model_digest(model: Model) -> str:
-    """A hash of everything that determines a model's captions, except the decoding."""
-    digest = hashlib.blake2b(digest_size=16)
-    parts = (model.captioner.settings, model.captioner.encoder.settings, model.preprocessing)
-    settings = [model.captioner.name, *map(asdict, parts)]
-    digest.update(json.dumps([*settings, model.vocabulary.words], sort_keys=True, default=str).encode())
-    for name, values in sorted(model.captioner.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(values.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()

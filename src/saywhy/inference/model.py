@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -223,6 +225,19 @@ class Model:
             self.conditioning_dropout,
         )
         ModelParts(saved, self.risk, self._usable_familiarity, self.source, self.folder).save(Path(folder))
+
+    def digest(self) -> str:
+        """A hash of everything that determines the captions, except the decoding settings."""
+        digest = hashlib.blake2b(digest_size=16)
+        parts = (self.captioner.settings, self.captioner.encoder.settings, self.preprocessing)
+        settings = [self.captioner.name, *map(asdict, parts), self.vocabulary.words]
+        if self.source and self.source.prompt:
+            settings.append(self.source.prompt)
+        digest.update(json.dumps(settings, sort_keys=True, default=str).encode())
+        for name, values in sorted(self.captioner.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(values.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
 
     @property
     def folder(self) -> Path | None:
