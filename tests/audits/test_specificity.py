@@ -14,7 +14,7 @@ from reference import audits as reference
 from saywhy.audits import specificity
 from saywhy.audits.context import NotApplicable
 from saywhy.audits.evidence import EvidenceSet
-from saywhy.audits.localisation import object_boxes
+from saywhy.audits.object_boxes import object_boxes
 from saywhy.audits.specificity import MAPS, PAIR_SCORES, WORD_SCORES, Specificity, comparable
 from saywhy.audits.statistics import random_for
 from saywhy.data.phrases import Phrases
