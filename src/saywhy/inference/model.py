@@ -34,6 +34,7 @@ from saywhy.files import read_json
 from saywhy.hallucination.risk_model import OBJECTS_FILE, RISK_FILE, ObjectVocabulary, Risk, RiskEstimator
 from saywhy.inference.batches import ImageBatch, ImageBatches
 from saywhy.inference.familiarity_model import Familiarity
+from saywhy.inference.image_loading import require_several
 from saywhy.inference.map_statistics import image_statistics
 from saywhy.model_names import CONFIG, locate
 from saywhy.model_names import SHIPPED as SHIPPED  # offered here too
@@ -367,8 +368,7 @@ class Model:
         on_unreadable: OnUnreadable | None,
         regions: RegionLocation,
     ) -> ImageBatches:
-        if isinstance(images, str | bytes | Path) or not isinstance(images, Iterable) or hasattr(images, "convert"):
-            raise UserError(f"{plural} takes several images: give a list, or use {single} for one image")
+        require_several(images, plural, single)
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise UserError(f"batch_size must be a whole number of at least 1, not {batch_size!r}")
 
