@@ -193,7 +193,7 @@ def audit(
     import_plugins(plugins)
     save_risk = save_risk or save_to is not None
     names = _select(name, fit, fit_risk, save_risk)
-    audit_fitting.check_familiarity(name, names, unfamiliar, fit_familiarity, save_familiarity)
+    _check_familiarity(name, names, unfamiliar, fit_familiarity, save_familiarity)
     if occlusion and "specificity" not in names:
         raise UserError(f"--occlusion belongs to the audit specificity, not to {name}")
     failures = Failures()
@@ -263,6 +263,22 @@ def _select(name: str, fit: str | None, fit_risk: Sequence[Path] | None, save_ri
     return names
 
 
+def _check_familiarity(
+    name: str, names: Sequence[str], unfamiliar: Path | None, fit: Sequence[Path] | None, save: bool
+) -> None:
+    """Refuse options of the audit familiarity that do not fit together, before anything is computed."""
+    from saywhy.audits.familiarity import images_by_kind
+
+    if "familiarity" not in names and (unfamiliar or fit or save):
+        raise UserError(
+            f"--unfamiliar, --fit-familiarity and --save-familiarity belong to the audit familiarity, not to {name}"
+        )
+    if save and not fit:
+        raise UserError("--save-familiarity: nothing is fitted; give --fit-familiarity DATA")
+    if unfamiliar:
+        images_by_kind(unfamiliar)
+
+
 def _context(names: Sequence[str], options: Options, cache: Path, failures: Failures) -> AuditContext:
     """The model, the images and their annotations. Everything that can be wrong is read before the model."""
     from saywhy.audits.context import AuditContext
@@ -283,7 +299,7 @@ def _context(names: Sequence[str], options: Options, cache: Path, failures: Fail
         raise UserError(
             f"--fit {fit}: a risk model is tested on other images than those it was fitted on; give another split"
         )
-    fit_data = audit_fitting.fit_data(options.fit_risk, fit, options.fit_images)
+    fit_data = audit_fitting.fit_data(options.fit_risk, fit, options.fit_images) if options.fit_risk else []
     phrases = find_phrases(images.root, options.boxes)
     object_words = None if options.object_words is None else ObjectWords.read(options.object_words)
     model = load(options.model, options.device)

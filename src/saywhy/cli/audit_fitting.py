@@ -17,22 +17,6 @@ if TYPE_CHECKING:
     from saywhy.inference.model import Model
 
 
-def check_familiarity(
-    name: str, names: Sequence[str], unfamiliar: Path | None, fit: Sequence[Path] | None, save: bool
-) -> None:
-    """Refuse options of the audit familiarity that do not fit together, before anything is computed."""
-    from saywhy.audits.familiarity import images_by_kind
-
-    if "familiarity" not in names and (unfamiliar or fit or save):
-        raise UserError(
-            f"--unfamiliar, --fit-familiarity and --save-familiarity belong to the audit familiarity, not to {name}"
-        )
-    if save and not fit:
-        raise UserError("--save-familiarity: nothing is fitted; give --fit-familiarity DATA")
-    if unfamiliar:
-        images_by_kind(unfamiliar)
-
-
 def fit_familiarity(context: AuditContext, paths: Sequence[Path], count: int, folder: Path | None) -> None:
     """Fit the familiarity of the context's model, and save it in the model's folder if that is given."""
     from saywhy.audits import familiarity
