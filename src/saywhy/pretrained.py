@@ -142,8 +142,8 @@ def load_part(cls: Any, location: str, what: str, **options: Any) -> Any:
 
 
 def load_weights(cls: Any, location: str, what: str, device: torch.device | str, **options: Any) -> Any:
-    """A model in single precision, ready to score; weights that are missing in its file are an error."""
-    options |= {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
+    """A model, by default in single precision, ready to score; weights that are missing in its file are an error."""
+    options = {"use_safetensors": True, "dtype": torch.float32, **options, "output_loading_info": True}
     model, info = load_part(cls, location, what, **options)
     if missing := sorted(key for key in info["missing_keys"] if not key.startswith(_UNUSED)):
         raise unusable(location, what, f"its weights lack {len(missing)} tensors, such as {missing[0]}")

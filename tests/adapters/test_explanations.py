@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from captum.attr import InputXGradient, LayerGradCam, Saliency
@@ -13,9 +14,11 @@ import adapted
 from adapted import pixels_of
 from saywhy.data.tokenizer import START
 from saywhy.explain.composites import composites
-from saywhy.explain.methods import METHODS, attribute
+from saywhy.explain.methods import METHODS, REPORT_METHODS, attribute
 from saywhy.explain.passes import run_lrp
+from saywhy.explain.request import ExplanationRequest, explain
 from saywhy.explain.targets import Targets
+from saywhy.explain.word_by_word import APART, WORD_METHODS, WordByWord
 from saywhy.inference.model import Model
 from tracing import assert_close
 
@@ -105,6 +108,35 @@ def test_a_word_of_several_pieces_that_the_caption_lacks_is_read_in_its_place(do
         logits, _ = double.captioner(double.captioner.encode(pixels_of(double, 1)), targets.tokens)
     assert explained.score == pytest.approx(float(targets.scores(logits)), rel=1e-5)
     assert explained.probability == pytest.approx(float(targets.probabilities(logits)), rel=1e-4)
+
+
+def test_probabilities_do_not_depend_on_the_other_captions_of_the_batch(double):
+    captions, pixels = [["two", "dogs", "playing"], ["a", "man"]], pixels_of(double, 2)
+    with torch.no_grad():
+        features = double.captioner.encode(pixels)
+        batch, alone = (
+            Targets.of_captions(some, None, double.vocabulary, torch.device("cpu")) for some in (captions, captions[1:])
+        )
+        together = batch.probabilities(double.captioner(features, batch.tokens)[0])
+        expected = alone.probabilities(double.captioner(features[1:], alone.tokens)[0])
+    assert batch.subwords.lengths[0].max() > 1
+    torch.testing.assert_close(together[1, :2], expected[0])
+
+
+def test_one_word_at_a_time_gives_the_explanation_of_all_words(double):
+    caption, pixels = "a man riding a skateboard down a street", pixels_of(double, 1)
+    request = ExplanationRequest.parse(double.vocabulary, 20, caption=caption, methods=REPORT_METHODS)
+    details = {"source": "a.png", "model": "tiny", "size": (48, 40), "crop": (0.0, 0.0, 48.0, 40.0), "input_size": 32}
+    (expected,) = explain(double.captioner, double.vocabulary, pixels, None, [request.caption], request, [details])
+    by_word = WordByWord(double.captioner, double.vocabulary, pixels, request.caption, request, details)
+    explanation = by_word.explanation()
+    for word, other in zip(explanation.words, expected.words, strict=True):
+        assert word.probability == pytest.approx(other.probability)
+    for method in (*WORD_METHODS, APART):
+        scale = np.abs(expected.maps[method]).max()
+        np.testing.assert_allclose(explanation.maps[method], expected.maps[method], atol=1e-5 * scale)
+    alternatives = [by_word.alternatives(k) for k in range(len(by_word))]
+    assert all(words and all(word and p > 0 for word, p in words) for words in alternatives)
 
 
 def test_a_contrast_is_that_of_the_first_pieces_that_differ(double):

@@ -11,13 +11,15 @@ import pytest
 import torch
 
 import audit_data
-from saywhy.audits.context import AuditContext, Progress, model_digest
+from saywhy.audits.context import AuditContext, Progress
 from saywhy.audits.evidence import EvidenceSet
 from saywhy.data.object_words import ObjectWords
 from saywhy.decoding import Decoding
 from saywhy.errors import UserError
 from saywhy.explain.composites import composite
-from saywhy.inference.model import load
+from saywhy.inference.model import Model, load
+from saywhy.language_models import SavedLanguageModel, build
+from saywhy.pretrained import HubSource
 
 ARRAYS = {"maps": np.ones((3, 3))}
 
@@ -81,8 +83,34 @@ def test_a_changed_model_or_setting_does_not_reuse_cached_results(context, chang
 
 def test_the_digest_of_a_model_is_that_of_its_copy_on_disk(tmp_path):
     audit_data.saved().save(tmp_path / "model")
-    digest = model_digest(audit_data.model())
-    assert model_digest(load(tmp_path / "model", "cpu")) == digest != model_digest(audit_data.model(seed=4))
+    digest = audit_data.model().digest()
+    assert load(tmp_path / "model", "cpu").digest() == digest != audit_data.model(seed=4).digest()
+
+
+def test_the_digest_of_a_model_depends_on_what_it_is_asked():
+    sources = [HubSource("hf:user/model", prompt) for prompt in (None, "What is it?", "Where is it?")]
+    digests = {Model(audit_data.saved(), source=source).digest() for source in (None, *sources)}
+    assert len(digests) == 3
+
+
+def test_captions_are_those_of_a_model_that_a_language_model_guides_by_default(context, tmp_path):
+    def guided(seed: int) -> AuditContext:
+        torch.manual_seed(seed)
+        vocabulary = context.model.vocabulary
+        lm = build("lstm", len(vocabulary), width=8, hidden=8)
+        torch.nn.init.normal_(lm.b, std=5.0)
+        SavedLanguageModel("lm", lm, vocabulary).save(tmp_path / "lm")
+        model = Model(audit_data.saved())
+        model.decoding = model.decoding_with(lm=str(tmp_path / "lm"), lm_weight=(1.0, 0.0))
+        return dataclasses.replace(context, model=model)
+
+    batch = next(context.batches(context.data.images))
+    with torch.inference_mode():
+        features = context.encode(batch)
+        plain, first, second = (one.captions(features) for one in (context, guided(0), guided(1)))
+    assert plain != first != second
+    keys = [guided(0).stage_cache("stage").folder, guided(1).stage_cache("stage").folder]
+    assert len({*keys, guided(1).stage_cache("stage").folder, context.stage_cache("stage").folder}) == 3
 
 
 def test_the_key_of_an_image_depends_on_its_name_and_content(data, tmp_path):

@@ -15,18 +15,8 @@ import audit_data
 from reference import audits as reference
 from saywhy.audits.context import NotApplicable
 from saywhy.audits.evidence import EvidenceSet, ImageEvidence
-from saywhy.audits.localisation import (
-    MAPS,
-    Box,
-    Localisation,
-    box_mask,
-    centre_map,
-    map_scores,
-    object_boxes,
-    points,
-    shares,
-    wrong_word_scores,
-)
+from saywhy.audits.localisation import MAPS, Localisation, centre_map, map_scores, wrong_word_scores
+from saywhy.audits.object_boxes import Box, box_mask, object_boxes, points, shares
 from saywhy.data.phrases import Phrases
 from saywhy.data.preprocess import Preprocessing, upsample_grid
 from saywhy.explain.methods import METHODS

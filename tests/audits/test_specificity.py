@@ -11,10 +11,9 @@ import torch
 
 import audit_data
 from reference import audits as reference
-from saywhy.audits import specificity
 from saywhy.audits.context import NotApplicable
 from saywhy.audits.evidence import EvidenceSet
-from saywhy.audits.localisation import object_boxes
+from saywhy.audits.object_boxes import object_boxes
 from saywhy.audits.specificity import MAPS, PAIR_SCORES, WORD_SCORES, Specificity, comparable
 from saywhy.audits.statistics import random_for
 from saywhy.data.phrases import Phrases
@@ -183,4 +182,3 @@ def test_page_parts_are_made_of_the_results(boxed):
     body, audit = Specificity().run(context, evidence), Specificity()
     assert [len(table.rows) for table in audit.tables(body)] == [len(MAPS)] * 2
     assert len(audit.summary(body).rows) == len(MAPS)
-    assert specificity.__doc__

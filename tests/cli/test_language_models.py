@@ -61,7 +61,7 @@ def test_a_language_model_is_trained_and_evaluated(run, train_lm, data: Path, mo
     assert scores["own_vocabulary"]["perplexity"] == pytest.approx(record["dev"]["perplexity"], rel=1e-4)
     assert scores["own_vocabulary"]["words"] == 16  # two images, two captions of three words and <end>
     assert scores["guidance"]["perplexity"] < scores["own_vocabulary"]["perplexity"]  # <unk> is no candidate there
-    table = run("evaluate-lm", tmp_path / "lm", *options[:-1])
+    table = run("evaluate-lm", tmp_path / "lm", *options[:-1], "--split", "val")
     assert "as guidance sees it" in table.out
     assert f"{scores['guidance']['perplexity']:.2f}" in table.out
 

@@ -24,7 +24,7 @@ def folder(photos: list[Path]) -> Path:
     return photos[0].parent
 
 
-@pytest.mark.parametrize("name", ["out.parquet", "out.jsonl", "rows"])
+@pytest.mark.parametrize("name", ["out.parquet", "out.jsonl", "rows", "rows.v2"])
 def test_images_of_a_folder_become_rows(run, model: Path, folder: Path, tmp_path: Path, name: str) -> None:
     (folder / "2.png").write_text("not an image")
     result = run("caption", "--in", folder, "--out", tmp_path / name, "--model", model)

@@ -263,7 +263,7 @@ def test_a_folder_of_hugging_face_is_loaded(tmp_path, tokenizer, vocabulary, mod
 
 def test_a_broken_folder_of_hugging_face_is_refused_in_one_line(tmp_path, vocabulary):
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    with pytest.raises(UserError, match="not a causal language model that transformers can load") as caught:
+    with pytest.raises(UserError, match="not a causal language model that can be loaded") as caught:
         load_scorer(tmp_path, vocabulary)
     assert "\n" not in str(caught.value)
 
@@ -273,7 +273,14 @@ def test_pickled_weights_are_refused(tmp_path, tokenizer, vocabulary, model):
     tokenizer.save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
-    with pytest.raises(UserError, match="not a causal language model that transformers can load"):
+    with pytest.raises(UserError, match="not a causal language model that can be loaded"):
+        load_scorer(tmp_path, vocabulary)
+
+
+def test_weights_without_an_output_layer_are_refused(tmp_path, tokenizer, vocabulary):
+    random_model(llama, tokenizer).model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"its weights lack 1 tensors, such as lm_head\.weight"):
         load_scorer(tmp_path, vocabulary)
 
 

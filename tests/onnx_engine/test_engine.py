@@ -7,9 +7,11 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import saywhy
 import tiny
@@ -55,6 +57,14 @@ def test_the_command_imports_no_torch(torch_model: Model, exported: Path, tmp_pa
 
 def test_load_onnx_is_offered(exported: Path) -> None:
     assert repr(saywhy.load_onnx(exported)) == "<OnnxModel tiny: ada-lstm over timm:test_efficientnet, 24 words, fp32>"
+
+
+def test_one_image_where_several_are_expected_is_one_line(torch_model: Model, exported: Path, tmp_path: Path) -> None:
+    (photo,) = tiny.image_files(tmp_path, 1)
+    images = (str(photo), photo, Image.open(photo))
+    for model, image in product((torch_model, load_onnx(exported)), images):
+        with pytest.raises(UserError, match="captions takes several images: give a list, or use caption for one image"):
+            next(model.captions(image))
 
 
 def test_unreadable_images_are_reported_and_left_out(exported: Path, tmp_path: Path) -> None:

@@ -66,8 +66,7 @@ class ProcessorGeometry(Preprocessing):
 
     def _resize(self, image: Image.Image, crop: Crop, side: int) -> np.ndarray:
         short = round(self.margin * side) if self.fit == "crop" else side
-        scale = short / min(image.size)
-        sizes = [short if self.fit == "squash" or n == min(image.size) else int(n * scale) for n in image.size]
+        sizes = [short if self.fit == "squash" else short * n // min(image.size) for n in image.size]
         left, top = ((size - side) // 2 for size in sizes)
         resized = image.resize((sizes[0], sizes[1]), Image.Resampling(self.resample))
         square = resized.crop((left, top, left + side, top + side))
@@ -76,7 +75,8 @@ class ProcessorGeometry(Preprocessing):
 
 def preprocessing_of(processor: Any, size: int) -> ProcessorGeometry:
     """The geometry of an image processor, for a network whose input has this side."""
-    resample = int(getattr(processor, "resample", None) or Image.Resampling.BILINEAR)
+    resample = getattr(processor, "resample", None)
+    resample = int(Image.Resampling.BILINEAR if resample is None else resample)
     shape = dict(getattr(processor, "size", None) or {})
     crops = bool(getattr(processor, "do_center_crop", False))
     if crops or "shortest_edge" in shape:

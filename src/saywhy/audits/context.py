@@ -7,12 +7,10 @@ stopped, and a changed model or image never reuses old numbers.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,7 @@ from saywhy.data.object_words import ObjectWords
 from saywhy.data.phrases import Phrases
 from saywhy.data.regions import RegionSource
 from saywhy.data.tokenizer import tokenize
-from saywhy.decoding.config import decode
+from saywhy.decoding.config import Decoding, decode
 from saywhy.encoders.base import Features
 from saywhy.errors import UnreadableImage, UserError
 from saywhy.explain.composites import DEFAULT, Composite, composite
@@ -36,6 +34,7 @@ from saywhy.explain.methods import METHODS
 from saywhy.explain.targets import Targets
 from saywhy.inference.batches import ImageBatch, ImageBatches, default_workers
 from saywhy.inference.model import Model
+from saywhy.pretrained import HUB
 
 VERSION = 2
 """Part of every cache key; increase it when the meaning of cached arrays changes."""
@@ -164,11 +163,12 @@ class AuditContext:
     def key(self) -> dict[str, Any]:
         """Everything except the image that a caption and its explanation depend on."""
         return {
-            "model": model_digest(self.model),
+            "model": self.model.digest(),
             "decoding": str(self.model.decoding),
             "composite": repr(self.composite),
             "object_words": self.object_words.key,
             "regions": self.regions.describe() if self.regions else None,
+            **({"lm": lm_key(self.model.decoding)} if self.model.decoding.lm else {}),
         }
 
     def stage_cache(self, stage: str, **settings: Any) -> DiskCache:
@@ -257,9 +257,11 @@ class AuditContext:
     def captions(self, features: Features) -> list[list[str]]:
         """The captions that the model generates, as words."""
         captions: list[list[str]] = []
+        decoding = self.model.decoding
+        lm = self.model.language_model(decoding.lm, decoding.lm_prompt)
         for start in range(0, len(features), self.forward_batch):
             part = features[start : start + self.forward_batch]
-            hypotheses = decode(self.captioner, part, self.model.decoding, start=self.start_token)
+            hypotheses = decode(self.captioner, part, decoding, start=self.start_token, lm=lm)
             captions += [self.model.vocabulary.decode(hypothesis.tokens) for hypothesis in hypotheses]
         return captions
 
@@ -288,21 +290,18 @@ class AuditContext:
         return targets.probabilities(logits, self.captioner.styles)[:, 0].cpu().numpy()
 
 
+def lm_key(decoding: Decoding) -> str:
+    """What the scores of the language model depend on: the contents of its files and prompt, or its name on the Hub."""
+    files = [decoding.lm_prompt] if decoding.lm_prompt else []
+    if decoding.lm and not decoding.lm.startswith(HUB):
+        path = Path(decoding.lm)
+        files += sorted(map(str, path.glob("*.*"))) if path.is_dir() else [str(path)]
+    return " ".join([decoding.lm, *map(content_key, files)])
+
+
 @contextmanager
 def _out_of_memory_advice() -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError:
         raise UserError("out of GPU memory: give a smaller --batch-size") from None
-
-
-def model_digest(model: Model) -> str:
-    """A hash of everything that determines a model's captions, except the decoding."""
-    digest = hashlib.blake2b(digest_size=16)
-    parts = (model.captioner.settings, model.captioner.encoder.settings, model.preprocessing)
-    settings = [model.captioner.name, *map(asdict, parts)]
-    digest.update(json.dumps([*settings, model.vocabulary.words], sort_keys=True, default=str).encode())
-    for name, values in sorted(model.captioner.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(values.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()

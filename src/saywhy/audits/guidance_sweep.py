@@ -12,20 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from saywhy.audits.context import AuditContext
-from saywhy.cache import Arrays, DiskCache, content_key
+from saywhy.audits.context import AuditContext, lm_key
+from saywhy.cache import Arrays, DiskCache
 from saywhy.data.datasets import CaptionedImage
 from saywhy.decoding.config import Decoding, decode
 from saywhy.explain.composites import composite
 from saywhy.explain.methods import attribute
 from saywhy.explain.targets import Targets
 from saywhy.inference.batches import ImageBatch
-from saywhy.pretrained import HUB
 
 CLASSIFIER_FREE, MUTUAL_INFORMATION, LANGUAGE_MODEL = "classifier-free", "mutual information", "language model"
 
@@ -204,12 +202,3 @@ class _Explaining:
             share = attributions.relevance.image_share().float().numpy()  # (K, B)
             shares.update({key: share[: len(key[1]), column] for column, key in enumerate(part)})
         return shares
-
-
-def lm_key(setting: Decoding) -> str:
-    """What the scores of the language model depend on: the contents of its files and prompt, or its name on the Hub."""
-    files = [setting.lm_prompt] if setting.lm_prompt else []
-    if setting.lm and not setting.lm.startswith(HUB):
-        path = Path(setting.lm)
-        files += sorted(map(str, path.glob("*.*"))) if path.is_dir() else [str(path)]
-    return " ".join([setting.lm, *map(content_key, files)])

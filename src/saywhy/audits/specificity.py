@@ -1,7 +1,7 @@
 """Specificity: does the map of a word show that word, rather than whatever is salient?
 
 Every map of an object word is compared with the maps of other words of its caption. With inside(E, b) the share of a
-map's positive part inside the boxes b of a word (see `localisation`), for an object word w, another object word o whose
+map's positive part inside the boxes b of a word (see `object_boxes`), for an object word w, another object word o whose
 boxes overlap with those of w by less than half of the smaller ones, and a function word f of the same caption:
 
     margin                 inside(E_w, b_w) − inside(E_o, b_w)            also of the highest pixel
@@ -26,9 +26,9 @@ import numpy as np
 import torch
 
 from saywhy.audits.audit import Audit, AuditResult, Plot, audits
-from saywhy.audits.context import AuditContext, NotApplicable
+from saywhy.audits.context import AuditContext
 from saywhy.audits.evidence import EvidenceSet, ImageEvidence, explain_words, input_maps, over_input
-from saywhy.audits.localisation import Box, object_boxes, points, shares
+from saywhy.audits.object_boxes import Box, no_boxes, object_boxes, points, require_phrases, shares
 from saywhy.audits.patches import PATCH, mask_pixels, patch_sums, select_highest
 from saywhy.audits.statistics import Bootstrap, check, means_by_name, random_for, rank_correlation
 from saywhy.cache import Arrays
@@ -70,22 +70,17 @@ class Specificity(Audit):
 
     def run(self, context: AuditContext, evidence: EvidenceSet) -> dict[str, Any]:
         """Compare all maps of all words that have boxes."""
-        if context.phrases is None:
-            raise NotApplicable(
-                f"{context.data.name} has no boxes: put boxes.jsonl.gz in the folder of its captions, or give --boxes"
-            )
+        phrases = require_phrases(context)
         maps = compared_maps(context)
         cache = context.stage_cache(
-            "specificity", maps=maps, masked=MASKED, overlap=OVERLAP, patch_size=PATCH, phrases=context.phrases.key
+            "specificity", maps=maps, masked=MASKED, overlap=OVERLAP, patch_size=PATCH, phrases=phrases.key
         )
         compute = _Comparison(context, evidence)
         images = context.compute_missing(cache, compute, "comparing words", evidence.images_with_objects())
         arrays = [(image.name, cache.load(context.image_key(image))) for image in images]
         words, pairs = (_joined(arrays, key, len(maps)) for key in ("words", "pairs"))
         if not len(words.values):
-            raise NotApplicable(
-                f"{context.phrases.path}: no phrase with boxes names an object word of the {len(images)} captions"
-            )
+            raise no_boxes(phrases, len(images))
         by_word, by_pair = (
             means_by_name(part.bootstrap, maps, {name: part.values[..., i] for i, name in enumerate(names)})
             for part, names in ((words, WORD_SCORES), (pairs, PAIR_SCORES))

@@ -93,8 +93,7 @@ class ModelChoice:
 
     def settings(self, model: Model, **options: Any) -> dict[str, Any]:
         """What the model's output depends on."""
-        assert model.folder is not None
-        digest = model_files_digest(model.folder)
+        digest = model_files_digest(model.folder) if model.folder else model.digest()
         decoding = asdict(model.decoding_with(**self.decoding))
         regions = str(self.regions) if self.regions else None
         return {

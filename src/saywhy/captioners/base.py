@@ -41,7 +41,10 @@ captioners: Registry[type[Captioner]] = Registry(
 
 @dataclass(frozen=True)
 class State:
-    """The decoder's state between two words. Every field is a tensor, or Features, with the batch first."""
+    """The decoder's state between two words, with the batch first.
+
+    Every field is a tensor, Features, None, or a state of its own, such as that of a captioner inside another one.
+    """
 
     def select(self, rows: Tensor) -> Self:
         """The states of these rows: beam search reorders beams and removes finished images with it."""
@@ -53,10 +56,15 @@ class State:
         What the last step took unchanged from the state `before` it is the same for all beams of an image, such as
         features and keys: it is not copied.
         """
-        values = {}
+        values: dict[str, Any] = {}
         for name, value in self._fields():
-            unchanged = value is getattr(before, name)
-            values[name] = value[: len(rows)] if unchanged else _select(value, rows)
+            earlier = getattr(before, name)
+            if isinstance(value, State) and isinstance(earlier, State):
+                values[name] = value.select_beams(rows, earlier)
+            elif value is earlier and isinstance(value, Tensor | Features):
+                values[name] = value[: len(rows)]
+            else:
+                values[name] = _select(value, rows)
         return dataclasses.replace(self, **values)
 
     def first(self, rows: int) -> Self:
@@ -67,7 +75,9 @@ class State:
         return [(field.name, getattr(self, field.name)) for field in dataclasses.fields(self)]
 
 
-def _select(value: Tensor | Features, rows: Tensor) -> Tensor | Features:
+def _select(value: Any, rows: Tensor) -> Any:
+    if value is None:
+        return None
     return take_rows(value, rows) if isinstance(value, Tensor) else value.select(rows)
 
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -34,6 +36,7 @@ from saywhy.model_names import CONFIG, VOCABULARY, WEIGHTS
 from saywhy.provenance import saywhy_version
 
 FORMAT = 2
+Module = TypeVar("Module", bound=nn.Module)
 CAPTIONER, LANGUAGE_MODEL, JUDGE = "captioner", "language-model", "judge"  # kinds of model folders
 
 
@@ -111,20 +114,29 @@ def load(folder: str | Path, device: torch.device | str = "cpu") -> SavedModel:
     config = read_config(folder)
     vocabulary = Vocabulary.load(folder / VOCABULARY)
     tensors = read_tensors(folder / WEIGHTS)
-    try:
-        captioner = _build(config, len(vocabulary), tensors, folder / WEIGHTS)
+    with configuration_errors(folder / CONFIG, "a saywhy model"):
+        encoder = build_from_settings(EncoderSettings.from_dict(config["encoder"]))
+        architecture, settings = config["captioner"]["name"], config["captioner"]["settings"]
+        make = partial(build, architecture, encoder, len(vocabulary), **settings)
+        captioner = with_weights(make, tensors, folder / WEIGHTS)
         preprocessing = Preprocessing(**config["preprocessing"])
         name, decoding = str(config["name"]), dict(config["decoding"])
         regions = RegionSettings(**config["regions"]) if config.get("regions") else None  # older files have no entry
         dropout = config.get("conditioning_dropout")  # nor this one
         dropout = None if dropout is None else _share("conditioning_dropout", dropout)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise UserError(f"{folder / CONFIG}: not a configuration of a saywhy model ({error!r})") from None
-    except UserError as error:
-        raise UserError(str(error) if str(folder) in str(error) else f"{folder / CONFIG}: {error}") from None
-    captioner.load_state_dict(tensors, strict=False)  # tied tensors are in the file once
     captioner.styles = len(vocabulary.styles)
     return SavedModel(name, captioner.to(device).eval(), vocabulary, preprocessing, decoding, regions, dropout)
+
+
+@contextmanager
+def configuration_errors(path: Path, what: str) -> Iterator[None]:
+    """Within the block, which reads the configuration of `what` at this path, every error becomes one line with it."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise UserError(f"{path}: not a configuration of {what} ({error!r})") from None
+    except UserError as error:
+        raise UserError(str(error) if str(path.parent) in str(error) else f"{path}: {error}") from None
 
 
 def _share(name: str, value: Any) -> float:
@@ -192,7 +204,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-class SizeLimit(TorchFunctionMode):
+class _SizeLimit(TorchFunctionMode):
     """While it is active, tensors of more than `limit` elements are refused before they are allocated."""
 
     def __init__(self, limit: int) -> None:
@@ -207,18 +219,17 @@ class SizeLimit(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _build(config: dict[str, Any], vocabulary_size: int, tensors: dict[str, Tensor], path: Path) -> Captioner:
-    """The captioner of a configuration with random weights, if the tensors of its file fit."""
-    encoder = build_from_settings(EncoderSettings.from_dict(config["encoder"]))
-    name, settings = config["captioner"]["name"], config["captioner"]["settings"]
+def with_weights(make: Callable[[], Module], tensors: Mapping[str, Tensor], path: Path) -> Module:
+    """The module that `make` builds, with the tensors of the file at this path, which have to fit."""
     largest = max((tensor.numel() for tensor in tensors.values()), default=0)
-    with SizeLimit(4 * largest + 10**6):  # room for buffers that are not saved
-        captioner = build(name, encoder, vocabulary_size, **settings)
-    check_fit(captioner.state_dict(keep_vars=True), tensors, path)
-    return captioner
+    with _SizeLimit(4 * largest + 10**6):  # room for buffers that are not saved
+        module = make()
+    _check_fit(module.state_dict(keep_vars=True), tensors, path)
+    module.load_state_dict(tensors, strict=False)  # tied tensors are in the file once
+    return module
 
 
-def check_fit(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path) -> None:
+def _check_fit(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path) -> None:
     """Raise a `UserError` unless the tensors of a file are those that a module expects."""
     tied = {name for name in expected if name not in tensors and _is_tied(name, expected, tensors)}
     misfits = [name for name, tensor in expected.items() if name not in tied and not _fits(tensor, tensors.get(name))]

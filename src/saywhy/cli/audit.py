@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from saywhy.cli import audit_fitting
 from saywhy.cli.common import (
     Failures,
     check_writable,
@@ -45,7 +45,6 @@ from saywhy.errors import UserError
 
 if TYPE_CHECKING:
     from saywhy.audits.context import AuditContext
-    from saywhy.data.datasets import Dataset
 
 RISK = "Hallucination risk (audit risk)"
 FAMILIARITY = "Familiarity (audit familiarity)"
@@ -201,12 +200,12 @@ def audit(
     options = Options(
         model, data, reader, image_folder, split, limit, boxes, object_words,
         (composite, score, map), occlusion, regions, style, fit,
-        fit_risk or (), fit_images, batch_size, workers, device, unfamiliar, save_to,
+        fit_risk or (), fit_images, batch_size, workers, device, unfamiliar,
     )  # fmt: skip
-    if save_risk:
-        check_writable("--save-to" if save_to else "--save-risk", save_to or _own_folder(model), folder=True)
+    risk_folder = (save_to or audit_fitting.own_folder(model)) if save_risk else None
+    check_writable("--save-to" if save_to else "--save-risk", risk_folder, folder=True)
     if save_familiarity:
-        _check_own_familiarity(model)
+        audit_fitting.check_own_familiarity(model)
     context = _context(names, options, cache or out / "cache", failures)
     if save_risk and not context.fit_contexts:
         raise UserError(
@@ -214,12 +213,13 @@ def audit(
             "give --fit SPLIT or --fit-risk DATA"
         )
     if fit_familiarity:
-        _fit_familiarity(context, fit_familiarity, fit_images, _model_folder(model) if save_familiarity else None)
+        own = audit_fitting.model_folder(model) if save_familiarity else None
+        audit_fitting.fit_familiarity(context, fit_familiarity, fit_images, own)
     for result, path in _run(names, context, out):
         for note in _notes(result):
             print_error(note)
-        if save_risk and result["audit"] == "risk":
-            _save_risk(result, options, context, failures)
+        if risk_folder and result["audit"] == "risk":
+            audit_fitting.save_risk(result, context.model, risk_folder, save_to is not None, object_words, failures)
         if as_json:
             typer.echo(json_line(result))
         else:
@@ -251,7 +251,6 @@ class Options:
     workers: int | None
     device: str
     unfamiliar: Path | None
-    save_to: Path | None
 
 
 def _select(name: str, fit: str | None, fit_risk: Sequence[Path] | None, save_risk: bool) -> tuple[str, ...]:
@@ -280,28 +279,6 @@ def _check_familiarity(
         images_by_kind(unfamiliar)
 
 
-def _fit_familiarity(context: AuditContext, paths: Sequence[Path], count: int, folder: Path | None) -> None:
-    """Fit the familiarity of the context's model, and save it in the model's folder if that is given."""
-    from saywhy.audits import familiarity
-    from saywhy.data.datasets import read
-    from saywhy.inference.familiarity_model import FAMILIARITY_FILE
-
-    if folder:
-        check_writable("--save-familiarity", folder, folder=True)
-    data = [read(path) for path in paths]
-    with progress_of_stages() as report:
-        context.on_progress = lambda event: report(event.stage, event.done, event.total, event.finished)
-        fitted = familiarity.fit(context, data, count)
-    context.model.familiarity = fitted
-    if folder:
-        try:
-            fitted.save(folder)
-        except OSError as error:
-            problem = f"cannot write {FAMILIARITY_FILE} ({error.strerror})"
-            raise UserError(f"{folder}: {problem}; copy the model first") from None
-        print_error(f"the familiarity is saved in {folder / FAMILIARITY_FILE}")
-
-
 def _context(names: Sequence[str], options: Options, cache: Path, failures: Failures) -> AuditContext:
     """The model, the images and their annotations. Everything that can be wrong is read before the model."""
     from saywhy.audits.context import AuditContext
@@ -322,7 +299,7 @@ def _context(names: Sequence[str], options: Options, cache: Path, failures: Fail
         raise UserError(
             f"--fit {fit}: a risk model is tested on other images than those it was fitted on; give another split"
         )
-    fit_data = _fit_data(options, fit)
+    fit_data = audit_fitting.fit_data(options.fit_risk, fit, options.fit_images) if options.fit_risk else []
     phrases = find_phrases(images.root, options.boxes)
     object_words = None if options.object_words is None else ObjectWords.read(options.object_words)
     model = load(options.model, options.device)
@@ -346,31 +323,9 @@ def _context(names: Sequence[str], options: Options, cache: Path, failures: Fail
     if "risk" in names:
         wants_dev = model.risk is None and data.splits.get("dev") and split != "dev"
         own = [data.split(fit)] if options.fit or (wants_dev and not fit_data) else []
-        context.fit_contexts = tuple(_fit_context(context, part, options) for part in fit_data or own)
+        others = [audit_fitting.fit_context_of_other_data(context, part, options.regions) for part in fit_data]
+        context.fit_contexts = tuple(others or [audit_fitting.fit_context(context, part) for part in own])
     return context
-
-
-def _fit_data(options: Options, split: str) -> list[Dataset]:
-    """The images of the data sets that `--fit-risk` names."""
-    from saywhy.data.datasets import read
-
-    data = [read(path).split(split).evenly_spaced(options.fit_images) for path in options.fit_risk]
-    names = [part.name for part in data]
-    if repeated := [name for name in names if names.count(name) > 1]:
-        raise UserError(f"--fit-risk: two data sets have the name {repeated[0]!r}; name their folders differently")
-    return data
-
-
-def _fit_context(context: AuditContext, data: Dataset, options: Options) -> AuditContext:
-    """The context of images to fit a risk on: their own boxes and, if the model has it, their own style."""
-    from saywhy.data.phrases import find_phrases
-
-    context = replace(context, data=data, unreadable=set(), split_images=None)
-    if not options.fit_risk:
-        return context
-    model = context.model.in_style(data.name) if data.name in context.model.vocabulary.styles else context.model
-    regions = model.region_source(options.regions, data.root)
-    return replace(context, model=model, phrases=find_phrases(data.root), regions=regions)
 
 
 def _run(names: Sequence[str], context: AuditContext, out: Path) -> Iterator[tuple[dict[str, Any], Path]]:
@@ -382,53 +337,6 @@ def _run(names: Sequence[str], context: AuditContext, out: Path) -> Iterator[tup
             progressing.on_progress = lambda event: report(event.stage, event.done, event.total, event.finished)
         for result in runner.run(names, context):
             yield result, runner.save(out, result)
-
-
-def _model_folder(model: str | None) -> Path:
-    from saywhy.inference.model import locate
-    from saywhy.pretrained import HUB
-
-    return locate(model.removeprefix(HUB) if model is not None else None)
-
-
-def _own_folder(model: str | None) -> Path:
-    """The folder of a model that can hold its risk model."""
-    from saywhy.pretrained import HUB, is_hub_name
-
-    folder = _model_folder(model)
-    if not folder.is_dir() and model is not None and (model.startswith(HUB) or is_hub_name(model)):
-        raise UserError(f"--save-risk: {model} has no folder of its own on this machine; add --save-to DIR")
-    return folder
-
-
-def _check_own_familiarity(model: str | None) -> None:
-    """Refuse to save a familiarity for a model of transformers, whose files it could not be checked against."""
-    from saywhy.pretrained import is_hub_name, is_transformers_model
-
-    if model is not None and (is_hub_name(model) or is_transformers_model(model)):
-        raise UserError(
-            f"--save-familiarity: {model} is not a model folder of saywhy, so no familiarity can be saved in it"
-        )
-
-
-def _save_risk(result: dict[str, Any], options: Options, context: AuditContext, failures: Failures) -> None:
-    """Save a fitted risk model in the model's folder, with the table of object words it was fitted with."""
-    from saywhy.hallucination.risk_model import OBJECTS_FILE, RISK_FILE, Risk
-
-    if result["not_applicable"]:
-        failures("no risk model was fitted, so none is saved")
-        return
-    folder = options.save_to or _model_folder(options.model)
-    table = options.object_words
-    try:
-        if options.save_to is not None:
-            context.model.save_pretrained(folder)
-        if table is not None and table.resolve() != (folder / OBJECTS_FILE).resolve():
-            shutil.copyfile(table, folder / OBJECTS_FILE)
-        Risk.from_dict(result["fitted_risk"]).save(folder)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot write {RISK_FILE} ({error.strerror}); copy the model first") from None
-    print_error(f"the risk model is saved in {folder / RISK_FILE}")
 
 
 def _write_pages(out: Path) -> None:

@@ -62,7 +62,7 @@ def evaluate_lm(
     "own vocabulary" scores all captions; unknown words count as one word. It needs a model of saywhy train-lm.
     """
     from saywhy.captioners.model_folder import VOCABULARY, read_config
-    from saywhy.data.datasets import read
+    from saywhy.data.datasets import read, split_name
     from saywhy.data.tokenizer import Vocabulary, tokenize
     from saywhy.inference.model import choose_device, locate
     from saywhy.language_models.load_scorer import load_scorer, read_prompt
@@ -73,7 +73,7 @@ def evaluate_lm(
     words = Vocabulary.load(captioner / VOCABULARY)
     lines = read_prompt(prompt) if prompt else []
     target = choose_device(device)
-    images = read(data, reader=reader).split(split).evenly_spaced(limit).images
+    images = read(data, reader=reader).split(split_name(split)).evenly_spaced(limit).images
     captions = [tokenize(caption) for image in images for caption in image.captions]
     scorer = load_scorer(language_model, words, target, lines, lookahead=lookahead)
     with progress_of("captions") as progress:

@@ -70,7 +70,10 @@ class JudgeScorer:
         """Raise a `UserError` where the captioner has the judge's image network: they would share its mistakes."""
         from saywhy.captioners.model_folder import CONFIG, read_config
         from saywhy.inference.model import locate
+        from saywhy.pretrained import is_hub_name, is_transformers_model
 
+        if model is not None and (is_hub_name(model) or is_transformers_model(model)):
+            return  # a judge is over one of saywhy's own networks
         folder = locate(model)
         try:
             encoder = read_config(folder)["encoder"]["name"]

@@ -66,8 +66,8 @@ class ManyImages:
         from saywhy.bulk.job import Job, run
         from saywhy.bulk.output import Output
 
-        check_writable("--out", out, folder=out.suffix == "")
         output = Output(out, task.columns)
+        check_writable("--out", out, folder=output.is_folder)
         shards = find_shards(self.inputs, self.column)
         engine, workers = _engine(self.engine, self.workers)
         job = Job(shards, task, output, self.part_size or part_size, self.batch_size or 1, workers)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 DECODING, METHOD, METRICS = "Decoding", "How to explain it", "Metrics"  # panels of the help text
-OUTPUT, MACHINE, MANY = "Output", "Machine", "Many images"
+OUTPUT, MACHINE, MANY, CHANGES = "Output", "Machine", "Many images", "Instead of the recipe's values"
 FLAG = ""  # the metavar of a flag: newer versions of typer would print <bool>
 
 Images = Annotated[
@@ -223,6 +223,48 @@ Workers = Annotated[
         min=0,
         help="Processes that read images; 0 reads them in the main process.",
         show_default="automatic",
+        rich_help_panel=MACHINE,
+    ),
+]
+
+TrainingData = Annotated[
+    list[str],
+    typer.Option(
+        "--data",
+        metavar="DIR|NAME=DIR",
+        help="Captioned images. Each data set as NAME=DIR, if the recipe names several.",
+        show_default=False,
+    ),
+]
+Exclude = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FILE",
+        help="Names of training images to leave out, one per line, as `saywhy data overlap --out` writes them. "
+        "Repeatable.",
+        show_default=False,
+    ),
+]
+Epochs = Annotated[int | None, typer.Option(metavar="N", min=1, help="Number of epochs.", rich_help_panel=CHANGES)]
+Seed = Annotated[
+    int | None, typer.Option(metavar="N", min=0, help="Seed of all random numbers.", rich_help_panel=CHANGES)
+]
+RecipeChanges = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="TABLE.KEY=VALUE",
+        help="Another value for a key of the recipe, such as training.lr=1e-4. Repeatable.",
+        show_default=False,
+        rich_help_panel=CHANGES,
+    ),
+]
+InputSource = Annotated[
+    str,
+    typer.Option(
+        "--inputs",
+        metavar="auto|files|memory",
+        help="Read images for every batch, or all of them once into the device's memory (auto: on a GPU, if they fit).",
         rich_help_panel=MACHINE,
     ),
 ]

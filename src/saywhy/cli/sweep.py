@@ -217,7 +217,6 @@ class SweepScores:
 
     def as_dict(self, swept: Sequence[SweptCaptions]) -> dict[str, Any]:
         """The contents of the results file."""
-        from saywhy.audits.context import model_digest
         from saywhy.provenance import machine
 
         context = self.context
@@ -234,7 +233,7 @@ class SweepScores:
             "explained_images": len(swept[0].image_share),
             "decoding": str(context.model.decoding),
             "settings": [{**captions.as_dict(), **self._scores(captions)} for captions in swept],
-            "digests": {"model": model_digest(context.model)},
+            "digests": {"model": context.model.digest()},
             **machine(context.device),
         }
 

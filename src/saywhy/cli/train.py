@@ -12,13 +12,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from saywhy.cli.common import check_writable, duration, import_plugins, printable, progress_bar
-from saywhy.cli.options import FLAG, MACHINE, Device, ImageFolder, Plugins, Reader, Regions, Workers, examples
+from saywhy.cli.options import (
+    CHANGES,
+    FLAG,
+    MACHINE,
+    Device,
+    Exclude,
+    ImageFolder,
+    InputSource,
+    Plugins,
+    Reader,
+    RecipeChanges,
+    Regions,
+    Seed,
+    TrainingData,
+    Workers,
+    examples,
+)
 from saywhy.errors import UserError
 
 if TYPE_CHECKING:
     from saywhy.data.datasets import Dataset
 
-CHANGES = "Instead of the recipe's values"
 EPILOG = examples(
     "saywhy train recipes/flickr8k-soft.toml --data flickr8k --out runs/soft",
     "saywhy train recipes/flickr8k-soft.toml --data flickr8k --out runs/soft --resume",
@@ -31,14 +46,7 @@ def train(
     recipe: Annotated[
         Path, typer.Argument(metavar="RECIPE", help="A TOML file, such as those in recipes/.", show_default=False)
     ],
-    data: Annotated[
-        list[str],
-        typer.Option(
-            metavar="DIR|NAME=DIR",
-            help="Captioned images. Each data set as NAME=DIR, if the recipe names several.",
-            show_default=False,
-        ),
-    ],
+    data: TrainingData,
     out: Annotated[
         Path,
         typer.Option(metavar="DIR", help="The run's folder: best model, checkpoint, log, curves.", show_default=False),
@@ -52,15 +60,7 @@ def train(
     reader: Reader = None,
     image_folder: ImageFolder = None,
     regions: Regions = None,
-    exclude: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            help="Names of training images to leave out, one per line, as `saywhy data overlap --out` writes them. "
-            "Repeatable.",
-            show_default=False,
-        ),
-    ] = None,
+    exclude: Exclude = None,
     start: Annotated[
         Path | None,
         typer.Option(
@@ -91,19 +91,8 @@ def train(
             rich_help_panel=CHANGES,
         ),
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Seed of all random numbers.", rich_help_panel=CHANGES)
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="TABLE.KEY=VALUE",
-            help="Another value for a key of the recipe, such as training.lr=1e-4. Repeatable.",
-            show_default=False,
-            rich_help_panel=CHANGES,
-        ),
-    ] = None,
+    seed: Seed = None,
+    settings: RecipeChanges = None,
     device: Device = "auto",
     processes: Annotated[
         int,
@@ -119,15 +108,7 @@ def train(
         Path | None,
         typer.Option(metavar="DIR", help="Cache decoded images and frozen features here.", rich_help_panel=MACHINE),
     ] = None,
-    inputs: Annotated[
-        str,
-        typer.Option(
-            metavar="auto|files|memory",
-            help="Read images for every batch, or all of them once into the device's memory (auto: on a GPU, if they "
-            "fit).",
-            rich_help_panel=MACHINE,
-        ),
-    ] = "auto",
+    inputs: InputSource = "auto",
 ) -> None:
     """Train a captioner from a recipe.
 
@@ -139,29 +120,20 @@ def train(
 
         raise typer.Exit(run_processes(processes, out))
     import_plugins(plugins)
-    from saywhy.data.datasets import read
-    from saywhy.data.mixture import parse_data
-    from saywhy.inference.model import choose_device
     from saywhy.training.recipe import read_recipe
     from saywhy.training.trainer import check_run_folder
     from saywhy.training.trainer import train as run
 
     check_writable("--out", out, folder=True)
     check_writable("--cache", cache, folder=True)
-    if ":" in device:
-        raise UserError(f"--device {device}: use cuda, and select the GPU with CUDA_VISIBLE_DEVICES")
-    if device != "auto":
-        choose_device(device)
+    check_training_device(device)
     experiment = read_recipe(recipe, **changes_of(seed, weights, epochs, settings or ()))
     check_run_folder(experiment, out, resume)
-    folders = parse_data(data, named=bool(experiment.data))
-    captioned = {name: read(folder, reader=reader, image_folder=image_folder) for name, folder in folders.items()}
-    if exclude:
-        captioned = without_images(captioned, exclude)
+    captioned = read_training_data(data, bool(experiment.data), reader, image_folder, exclude or ())
     with _resume_hint(out), TrainingDisplay() as display:
         progress = run(
             experiment,
-            captioned.get("", captioned),
+            captioned,
             out,
             resume=resume,
             device=device,
@@ -180,7 +152,21 @@ def train(
         )
 
 
-def without_images(data: Mapping[str, Dataset], exclude: Sequence[Path]) -> dict[str, Dataset]:
+def read_training_data(
+    data: Sequence[str], named: bool, reader: str | None, image_folder: Path | None, exclude: Sequence[Path]
+) -> Dataset | dict[str, Dataset]:
+    """The data set of --data, or by name those of NAME=DIR, without the training images of --exclude."""
+    from saywhy.data.datasets import read
+    from saywhy.data.mixture import parse_data
+
+    folders = parse_data(data, named=named)
+    captioned = {name: read(folder, reader=reader, image_folder=image_folder) for name, folder in folders.items()}
+    if exclude:
+        captioned = _without_images(captioned, exclude)
+    return captioned.get("", captioned)
+
+
+def _without_images(data: Mapping[str, Dataset], exclude: Sequence[Path]) -> dict[str, Dataset]:
     """The data sets without the training images that these files name."""
     from saywhy.data.overlap import read_names
 
@@ -189,6 +175,16 @@ def without_images(data: Mapping[str, Dataset], exclude: Sequence[Path]) -> dict
     if names - known:
         raise UserError(f"--exclude: no data set has an image {min(names - known)}; check --data and the file")
     return {name: dataset.without({image.name for image in dataset.images} & names) for name, dataset in data.items()}
+
+
+def check_training_device(device: str) -> None:
+    """Raise a `UserError` for a device that is not available, or that a run cannot choose."""
+    from saywhy.inference.model import choose_device
+
+    if ":" in device:
+        raise UserError(f"--device {device}: use cuda, and select the GPU with CUDA_VISIBLE_DEVICES")
+    if device != "auto":
+        choose_device(device)
 
 
 def changes_of(seed: int | None, weights: str | None, epochs: int | None, settings: Sequence[str]) -> dict[str, Any]:

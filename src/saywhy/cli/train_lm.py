@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from saywhy.cli.common import check_writable, duration, print_error, printable
-from saywhy.cli.options import Device, Reader, examples
-from saywhy.cli.train import CHANGES, TrainingDisplay, changes_of
-from saywhy.errors import UserError
+from saywhy.cli.options import Device, Epochs, Reader, RecipeChanges, Seed, examples
+from saywhy.cli.train import TrainingDisplay, changes_of, check_training_device
 
 if TYPE_CHECKING:
     from saywhy.data.datasets import Dataset
@@ -64,22 +63,9 @@ def train_lm(
         ),
     ] = None,
     reader: Reader = None,
-    epochs: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Number of epochs.", rich_help_panel=CHANGES)
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Seed of all random numbers.", rich_help_panel=CHANGES)
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="TABLE.KEY=VALUE",
-            help="Another value for a key of the recipe, such as training.lr=1e-4. Repeatable.",
-            show_default=False,
-            rich_help_panel=CHANGES,
-        ),
-    ] = None,
+    epochs: Epochs = None,
+    seed: Seed = None,
+    settings: RecipeChanges = None,
     device: Device = "auto",
 ) -> None:
     """Train a language model of captions, for language-model guidance.
@@ -89,16 +75,13 @@ def train_lm(
     from saywhy.captioners.model_folder import VOCABULARY, read_config
     from saywhy.data.datasets import read
     from saywhy.data.tokenizer import Vocabulary, tokenize
-    from saywhy.inference.model import choose_device, locate
+    from saywhy.inference.model import locate
     from saywhy.training.checkpoint import require_no_model
     from saywhy.training.language_model_recipe import read_language_model_recipe
     from saywhy.training.language_model_trainer import train_language_model
 
     check_writable("--out", out, folder=True)
-    if ":" in device:
-        raise UserError(f"--device {device}: use cuda, and select the GPU with CUDA_VISIBLE_DEVICES")
-    if device != "auto":
-        choose_device(device)
+    check_training_device(device)
     experiment = read_language_model_recipe(recipe, **changes_of(seed, None, epochs, settings or ()))
     require_no_model(out)
     captioner = locate(vocabulary)

@@ -88,23 +88,6 @@ class GuidedState(State):
     no_image: State | None
     lm: ScorerState | None
 
-    def select(self, rows: Tensor) -> GuidedState:
-        """The states of these rows, of all branches."""
-        no_image = None if self.no_image is None else self.no_image.select(rows)
-        return GuidedState(self.image.select(rows), no_image, None if self.lm is None else self.lm.select(rows))
-
-    def select_beams(self, rows: Tensor, before: GuidedState) -> GuidedState:
-        """As `select`, without copies of what all beams of an image share."""
-        image, no_image = self.image.select_beams(rows, before.image), None
-        if self.no_image is not None and before.no_image is not None:
-            no_image = self.no_image.select_beams(rows, before.no_image)
-        return GuidedState(image, no_image, None if self.lm is None else self.lm.select(rows))
-
-    def first(self, rows: int) -> GuidedState:
-        """The states of the first rows, of all branches."""
-        tensors = (value for _, value in self.image._fields() if isinstance(value, Tensor))
-        return self.select(torch.arange(rows, device=next(tensors).device))
-
 
 class GuidedCaptioner(Captioner[GuidedState]):
     """A captioner whose steps have guided scores.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from saywhy.captioners.base import Captioner, State, Step
-from saywhy.encoders.base import Features, take_rows
+from saywhy.encoders.base import Features
 
 Watch = Callable[[int, list[int]], None]
 """Called with the row of an image and the words that its best unfinished caption begins with, as token numbers."""
@@ -26,10 +26,6 @@ class WatchedState(State):
     inner: State
     images: Tensor
     tokens: Tensor
-
-    def select(self, rows: Tensor) -> WatchedState:
-        """The states of these rows."""
-        return WatchedState(self.inner.select(rows), take_rows(self.images, rows), take_rows(self.tokens, rows))
 
 
 class WatchedCaptioner(Captioner[WatchedState]):

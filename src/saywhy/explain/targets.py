@@ -6,7 +6,7 @@ that its relevance, its budget and its maps are the sums of those of its pieces,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -102,7 +102,7 @@ class Targets:
         https://arxiv.org/abs/1908.04351); what supports all likely words alike cancels out. p is over the words that
         a caption of a model with `styles` may contain. The score of a word of several pieces is the sum of theirs.
         """
-        return _sum(mask * piece._scores(logits, score, styles) for piece, mask in self._pieces())
+        return self._sum_over_pieces(lambda piece: piece._scores(logits, score, styles))
 
     def _scores(self, logits: Tensor, score: str, styles: int) -> Tensor:
         rows = logits.gather(1, self.positions.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))  # (B, K, V)
@@ -115,7 +115,7 @@ class Targets:
 
     def log_p(self, logits: Tensor, styles: int = 0) -> Tensor:
         """log p of the targets, less that of the contrast, (B, K), from logits (B, T, V)."""
-        return _sum(mask * piece._log_p(logits, styles) for piece, mask in self._pieces())
+        return self._sum_over_pieces(lambda piece: piece._log_p(logits, styles))
 
     def _log_p(self, logits: Tensor, styles: int) -> Tensor:
         log_p = log_probabilities(self.at_positions(logits), styles)
@@ -128,17 +128,19 @@ class Targets:
         """p of the targets, (B, K), from logits (B, T, V)."""
         return replace(self, contrast=torch.full_like(self.contrast, -1)).log_p(logits, styles).exp()
 
-    def _pieces(self) -> Iterator[tuple[Targets, Tensor | float]]:
-        """The first, second, … piece of each target as targets, and 1 where a target has so many pieces, else 0."""
-        yield self, 1.0
+    def _sum_over_pieces(self, score: Callable[[Targets], Tensor]) -> Tensor:
+        """The score (B, K) of targets of one piece, summed over the pieces of each word."""
+        total = score(self)
         if self.subwords is None:
-            return
+            return total
         last = self.tokens.shape[1] - 1
         for number in range(1, int(self.subwords.lengths.max())):
             following = (self.positions + 1 + number).clamp(max=last)
             words = self.tokens.gather(1, following)
             piece = replace(self, positions=following - 1, words=words, contrast=torch.full_like(words, -1))
-            yield piece, (self.subwords.lengths > number).float()
+            has_piece = self.subwords.lengths > number  # elsewhere the score may be that of padding, whose log p is −∞
+            total = total + torch.where(has_piece, score(piece), 0)
+        return total
 
     @property
     def word_positions(self) -> Tensor:
@@ -183,13 +185,6 @@ class Targets:
         """The values (B, K, …) at the targets' positions, of values (B, T, …); of several pieces those of the first."""
         rows = torch.arange(len(values), device=values.device).unsqueeze(1)
         return values[rows, self.positions]
-
-
-def _sum(terms: Iterator[Tensor]) -> Tensor:
-    total = next(terms)
-    for term in terms:
-        total = total + term
-    return total
 
 
 @dataclass(frozen=True)

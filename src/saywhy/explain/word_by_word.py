@@ -98,11 +98,14 @@ class WordByWord:
         self._gradients = (self._gradients[0] | kept, self._gradients[1] | weights)
 
     def alternatives(self, k: int, count: int = 5) -> list[tuple[str, float]]:
-        """The words that were most probable in place of an explained word, with their probabilities."""
+        """The words that were most probable in place of an explained word, with their probabilities.
+
+        With sub-words, these are the most probable first pieces.
+        """
         log_p = self._parts[k].log_p[0, 0].clone()  # (V,)
         log_p[int(self.targets.words[0, k])] = -torch.inf
         best = log_p.topk(count + 1)
-        words = self.vocabulary.decode(best.indices.tolist())
+        words = ("".join(self.vocabulary.decode([index])) for index in best.indices.tolist())
         pairs = zip(words, best.values.exp().tolist(), strict=True)
         return [(word, p) for word, p in pairs if not word.startswith("<")][:count]
 
@@ -145,7 +148,7 @@ class WordByWord:
         alpha = target.at_positions(forward.attention.alpha).cpu()
         beta = None if forward.attention.beta is None else target.at_positions(forward.attention.beta).cpu()
         log_p = log_probabilities(target.at_positions(forward.logits), self.captioner.styles).cpu()  # (1, 1, V)
-        probabilities = log_p.gather(-1, target.words.cpu().unsqueeze(-1)).squeeze(-1).exp()
+        probabilities = target.probabilities(forward.logits, self.captioner.styles).cpu()
         parts = (relevance.pixels, relevance.features, forward.features)
         maps = {"lrp": lrp_map(self.request.composite.map, *parts), "attention": alpha.transpose(0, 1)}
         weights = dict.fromkeys(("lrp", APART), relevance.tokens)
@@ -164,7 +167,7 @@ class WordByWord:
         """The maps "apart", (K, 1, S, S)."""
         parts = [self._parts[k] for k in range(len(self))]
         seen = torch.cat([lrp_map("apart", *_of(part.relevance), part.features) for part in parts])
-        return less_others(seen, self.targets.positions.cpu(), seen, [len(self)])
+        return less_others(seen, self.targets.word_positions.cpu(), seen, [len(self)])
 
 
 def _of(relevance: Relevance) -> tuple[Tensor | None, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,6 +92,12 @@ class ImageLoader:
             raise UserError("regions are looked up by file name, and this image has none: give its path")
         boxes = self.regions.boxes(name, size, self.preprocessing)
         return self.regions.vectors(name, self.width) if self.vectors_only else None, boxes
+
+
+def require_several(images: Any, plural: str, single: str) -> None:
+    """Raise a `UserError` where a method for several images (`plural`) gets one; `single` is that for one image."""
+    if isinstance(images, str | bytes | Path) or not isinstance(images, Iterable) or hasattr(images, "convert"):
+        raise UserError(f"{plural} takes several images: give a list, or use {single} for one image")
 
 
 def _name(source: Any) -> str:

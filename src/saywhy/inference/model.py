@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +34,7 @@ from saywhy.files import read_json
 from saywhy.hallucination.risk_model import OBJECTS_FILE, RISK_FILE, ObjectVocabulary, Risk, RiskEstimator
 from saywhy.inference.batches import ImageBatch, ImageBatches
 from saywhy.inference.familiarity_model import Familiarity
+from saywhy.inference.image_loading import require_several
 from saywhy.inference.map_statistics import image_statistics
 from saywhy.model_names import CONFIG, locate
 from saywhy.model_names import SHIPPED as SHIPPED  # offered here too
@@ -224,6 +227,19 @@ class Model:
         )
         ModelParts(saved, self.risk, self._usable_familiarity, self.source, self.folder).save(Path(folder))
 
+    def digest(self) -> str:
+        """A hash of everything that determines the captions, except the decoding settings."""
+        digest = hashlib.blake2b(digest_size=16)
+        parts = (self.captioner.settings, self.captioner.encoder.settings, self.preprocessing)
+        settings = [self.captioner.name, *map(asdict, parts), self.vocabulary.words]
+        if self.source and self.source.prompt:
+            settings.append(self.source.prompt)
+        digest.update(json.dumps(settings, sort_keys=True, default=str).encode())
+        for name, values in sorted(self.captioner.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(values.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
     @property
     def folder(self) -> Path | None:
         """Where the model was loaded from."""
@@ -352,8 +368,7 @@ class Model:
         on_unreadable: OnUnreadable | None,
         regions: RegionLocation,
     ) -> ImageBatches:
-        if isinstance(images, str | bytes | Path) or not isinstance(images, Iterable) or hasattr(images, "convert"):
-            raise UserError(f"{plural} takes several images: give a list, or use {single} for one image")
+        require_several(images, plural, single)
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise UserError(f"batch_size must be a whole number of at least 1, not {batch_size!r}")
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from saywhy.captioners.model_folder import (
     CONFIG,
@@ -23,11 +23,11 @@ from saywhy.captioners.model_folder import (
     JUDGE,
     VOCABULARY,
     WEIGHTS,
-    SizeLimit,
-    check_fit,
+    configuration_errors,
     read_config,
     read_tensors,
     save_weights,
+    with_weights,
 )
 from saywhy.data.preprocess import Preprocessing
 from saywhy.data.tokenizer import Vocabulary
@@ -90,22 +90,9 @@ def load(folder: str | Path, device: torch.device | str = "cpu") -> SavedJudge:
     config = read_judge_config(folder)
     vocabulary = Vocabulary.load(folder / VOCABULARY)
     tensors = read_tensors(folder / WEIGHTS)
-    try:
-        model = _build(config, len(vocabulary), tensors, folder / WEIGHTS)
+    with configuration_errors(folder / CONFIG, "a judge"):
+        encoder = build_from_settings(EncoderSettings.from_dict(config["encoder"]))
+        settings = DualEncoderSettings(**config["dual_encoder"])
+        model = with_weights(partial(DualEncoder, encoder, len(vocabulary), settings), tensors, folder / WEIGHTS)
         preprocessing = Preprocessing(**config["preprocessing"])
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise UserError(f"{folder / CONFIG}: not a configuration of a judge ({error!r})") from None
-    except UserError as error:
-        raise UserError(str(error) if str(folder) in str(error) else f"{folder / CONFIG}: {error}") from None
-    model.load_state_dict(tensors)
     return SavedJudge(str(config.get("name", "")), model.to(device).eval(), vocabulary, preprocessing)
-
-
-def _build(config: dict[str, Any], words: int, tensors: dict[str, Tensor], path: Path) -> DualEncoder:
-    """The network of a configuration with random weights, if the tensors of its file fit."""
-    encoder = build_from_settings(EncoderSettings.from_dict(config["encoder"]))
-    largest = max((tensor.numel() for tensor in tensors.values()), default=0)
-    with SizeLimit(4 * largest + 10**6):
-        model = DualEncoder(encoder, words, DualEncoderSettings(**config["dual_encoder"]))
-    check_fit(model.state_dict(keep_vars=True), tensors, path)
-    return model

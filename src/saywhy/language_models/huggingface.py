@@ -33,14 +33,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from saywhy.data.subwords import continues_word
 from saywhy.data.tokenizer import END, Vocabulary, as_text, tokenize
 from saywhy.encoders.base import take_rows
 from saywhy.errors import UserError
 from saywhy.language_models.word_tokens import SEPARATOR, WordTokens, token_texts, tokens_before_word
-from saywhy.pretrained import import_transformers, quiet
+from saywhy.pretrained import import_transformers, load_part, load_weights
 
 TOKENS_PER_PASS = 1024
 """Limit of the tokens of candidates in one pass: their log-probabilities take 200 kB each."""
@@ -257,25 +257,18 @@ def prompt_ids(tokenizer: Any, captions: Sequence[str]) -> list[int]:
 
 
 def load_huggingface(location: str, device: torch.device | str = "cpu") -> tuple[Any, Any]:
-    """A causal model and its tokenizer from a folder, a GGUF file, or a name on the Hub.
+    """A causal model and its tokenizer: from a folder, a GGUF file, hf:NAME, or a GGUF file on the Hub, hf:NAME/FILE.
 
-    Weights are read from safetensors or GGUF only: nothing is unpickled, and no code of the model is run. On a GPU the
-    model is in bfloat16.
+    On a GPU the model is in bfloat16.
     """
     transformers = import_transformers("a Hugging Face language model")
-    folder, options = location, {}
+    what, folder, options = "a causal language model", location, {}
     if location.endswith(".gguf"):
         folder, options = os.path.dirname(location) or ".", {"gguf_file": os.path.basename(location)}
+    tokenizer = load_part(transformers.AutoTokenizer, folder, what, **options)
     dtype = torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32
-    safe = {} if options else {"use_safetensors": True}
-    try:
-        with quiet():
-            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **options)
-            model = transformers.AutoModelForCausalLM.from_pretrained(
-                folder, trust_remote_code=False, dtype=dtype, attn_implementation="sdpa", **safe, **options
-            )
-    except (OSError, ValueError, ImportError, KeyError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{location}: not a causal language model that transformers can load ({reason})") from None
-    # Through the base class: releases of transformers decorate `to` in ways that type checkers read differently.
-    return nn.Module.to(model, device), tokenizer
+    model = load_weights(
+        transformers.AutoModelForCausalLM, folder, what, device,
+        dtype=dtype, attn_implementation="sdpa", use_safetensors=None if options else True, **options,
+    )  # fmt: skip
+    return model, tokenizer

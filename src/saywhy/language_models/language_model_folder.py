@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,13 @@ from saywhy.captioners.model_folder import (
     LANGUAGE_MODEL,
     VOCABULARY,
     WEIGHTS,
-    SizeLimit,
-    check_fit,
+    configuration_errors,
     read_config,
     read_tensors,
     save_weights,
+    with_weights,
 )
 from saywhy.data.tokenizer import Vocabulary
-from saywhy.errors import UserError
 from saywhy.files import write_text
 from saywhy.language_models.base import LanguageModel, build
 from saywhy.provenance import saywhy_version
@@ -66,15 +66,7 @@ def load(folder: str | Path, device: torch.device | str = "cpu") -> SavedLanguag
     config = read_config(folder, kind=LANGUAGE_MODEL)
     vocabulary = Vocabulary.load(folder / VOCABULARY)
     tensors = read_tensors(folder / WEIGHTS)
-    largest = max((tensor.numel() for tensor in tensors.values()), default=0)
-    try:
+    with configuration_errors(folder / CONFIG, "a language model"):
         name, settings = config["language_model"]["name"], config["language_model"]["settings"]
-        with SizeLimit(4 * largest + 10**6):
-            model = build(name, len(vocabulary), **settings)
-        check_fit(model.state_dict(keep_vars=True), tensors, folder / WEIGHTS)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise UserError(f"{folder / CONFIG}: not a configuration of a language model ({error!r})") from None
-    except UserError as error:
-        raise UserError(str(error) if str(folder) in str(error) else f"{folder / CONFIG}: {error}") from None
-    model.load_state_dict(tensors)
+        model = with_weights(partial(build, name, len(vocabulary), **settings), tensors, folder / WEIGHTS)
     return SavedLanguageModel(str(config.get("name", "")), model.to(device).eval(), vocabulary)

@@ -39,7 +39,7 @@ def load_scorer(
     if is_huggingface(location):
         from saywhy.language_models.huggingface import HuggingFaceScorer, load_huggingface
 
-        model, tokenizer = load_huggingface(str(location).removeprefix(HUB), device)
+        model, tokenizer = load_huggingface(str(location), device)
         if isinstance(vocabulary, SubwordVocabulary):
             if prompt:
                 raise UserError(f"{location}: a prompt is for captioners of whole words; leave it out")

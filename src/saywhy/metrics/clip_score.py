@@ -119,9 +119,9 @@ class ClipScorer:
             )
         texts = [text for group in references for text in group]
         embedded = self._embed([*captions, *texts])
-        ends = len(captions) + np.cumsum([len(group) for group in references])
-        self._captions.append(embedded[: len(captions)])
-        self._references += np.split(embedded[len(captions) :], ends[:-1] - len(captions))
+        of_captions, of_references = np.split(embedded, [len(captions)])
+        self._captions.append(of_captions)
+        self._references += np.split(of_references, np.cumsum([len(group) for group in references])[:-1])
         self._images.append(unit_vectors(self.model.embed_images(images, progress), "images"))
 
     def _embed(self, texts: Sequence[TextOrWords]) -> Floats:

@@ -16,7 +16,7 @@ from saywhy.decoding.caption import Caption
 from saywhy.decoding.settings import Decoding, Hypothesis
 from saywhy.errors import UnreadableImage, UserError, did_you_mean
 from saywhy.inference.familiarity_model import Familiarity
-from saywhy.inference.image_loading import ImageLoader, LoadedImage
+from saywhy.inference.image_loading import ImageLoader, LoadedImage, require_several
 from saywhy.model_names import VOCABULARY
 from saywhy.onnx_engine.manifest import Manifest
 from saywhy.onnx_engine.runtime import OnnxCaptioner
@@ -71,6 +71,7 @@ class OnnxModel:
             decoding: settings of `saywhy.decoding.Decoding` to change, such as `beam=5`. Methods other than beam
                 search, guidance and other modes of hard attention need torch.
         """
+        require_several(images, "captions", "caption")
         settings = self.decoding_with(**decoding)
         batches = self._batches(images, batch_size, on_unreadable)
         return (caption for batch in batches for caption in self._caption_batch(*batch, settings))
