@@ -223,8 +223,10 @@ saywhy.cli.main()
 """
 
 
-def test_an_interrupt_inside_exec_keeps_the_exit_code() -> None:
-    process = subprocess.run([sys.executable, "-c", INTERRUPTED_EXEC], capture_output=True, text=True, timeout=50)
+def test_an_interrupt_inside_exec_keeps_the_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "interrupted_exec.py").write_text(INTERRUPTED_EXEC)
+    command = [sys.executable, "-m", "interrupted_exec"]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=50)
     assert (process.returncode, process.stderr) == (143, "saywhy: interrupted\n")
 
 

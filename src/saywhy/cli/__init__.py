@@ -115,7 +115,7 @@ def main() -> None:
             else:
                 code = _report(error)
     _close_output()
-    exec("")  # Python would end by SIGINT, not with this code, after an interrupt inside exec() of a text, as imports have
+    exec("")  # else `python -m` ends by SIGINT after an interrupt inside exec() of a text, as imports have
     sys.exit(code)
 
 
