@@ -168,6 +168,27 @@ def test_wrong_targets(client, fields, message):
     assert message in refused(send(client, photo(), path="/api/explain", **fields), 422)
 
 
+def test_fields_that_would_be_ignored_are_refused(client):
+    assert "unknown field 'position'" in refused(send(client, photo(), position=2), 422)
+    assert "not in the address" in refused(send(client, photo(), path="/api/caption?beam=3"), 422)
+    twice = [("image", ("a.png", photo())), ("image", ("b.png", photo(1)))]
+    assert "'image' is given twice" in refused(client.post("/api/caption", files=twice), 422)
+
+
+@pytest.mark.parametrize("kind", ["application/json", "image/png", "text/plain"])
+def test_a_body_that_is_no_form(client, kind):
+    response = client.post("/api/caption", content=photo(), headers={"content-type": kind})
+    assert f"not '{kind}'" in refused(response, 415)
+
+
+def test_a_wrong_method_is_answered_by_the_right_one(client):
+    response = client.get("/api/caption")
+    assert refused(response, 405) == "use POST here"
+    assert response.headers["allow"] == "POST"
+    for path in ("/", "/docs", "/healthz"):
+        assert client.head(path).status_code == 200
+
+
 def test_an_error_of_a_stream_is_its_last_line(client):
     response = client.post(
         "/api/explain",

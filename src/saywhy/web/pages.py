@@ -22,6 +22,7 @@ PAGES = {"/": "index.html", "/docs": "docs.html", "/favicon.ico": "icon.svg"}
 CACHING = {"cache-control": "no-cache"}
 NAMES = {"lrp": "Why", "lrp-apart": "Apart"}
 """Names of methods that differ from those of figures: questions that a visitor understands."""
+NO_PAGE = "no such page: / is the page, and /docs describes the interface"
 router = APIRouter()
 
 
@@ -38,7 +39,7 @@ async def page(request: Request) -> Response:
 
 
 for address in PAGES:
-    router.add_api_route(address, page, include_in_schema=False)
+    router.add_api_route(address, page, methods=["GET", "HEAD"], include_in_schema=False)
 
 
 @router.get("/static/{name}", include_in_schema=False)
@@ -82,6 +83,6 @@ def _method(name: str) -> dict[str, Any]:
 
 def _file(contents: dict[str, bytes], name: str) -> Response:
     if name not in contents:
-        raise HTTPException(404, "no such page")
+        raise HTTPException(404, NO_PAGE)
     kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
     return Response(contents[name], media_type=kind, headers=CACHING)

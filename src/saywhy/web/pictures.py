@@ -40,7 +40,10 @@ class Upload:
         name = printable(PureWindowsPath(name or "image").name)[-LONGEST_NAME:] or "image"
         if not content:
             raise UnreadableImage(f"{name}: empty (0 bytes); choose another file")
-        return cls(name, content, hashlib.sha256(content).hexdigest())
+        digest = hashlib.sha256(
+            name.encode() + b"\0" + content
+        )  # with its name, so that answers have that of their upload
+        return cls(name, content, digest.hexdigest())
 
     def file(self) -> io.BytesIO:
         """The contents as a file that errors name by the upload's name."""
