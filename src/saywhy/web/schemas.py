@@ -130,14 +130,17 @@ class HealthAnswer(BaseModel):
 
 REASONS = {
     400: "The body cannot be read as a form.",
+    403: "The request comes from a page of another site.",
     404: "The model is not served.",
     408: "The upload stopped.",
     410: "The image_id is not kept any more: send the image again.",
     413: "The image or the mask is too large.",
     415: "The file is not an image that can be read, or the body is not a form.",
+    421: "The server was called by a foreign name: see --allow-host.",
     422: "A field is wrong.",
     500: "An internal error.",
     503: "Too many requests: try again after the seconds of Retry-After.",
+    507: "Out of memory.",
 }
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorAnswer, "description": reason} for status, reason in REASONS.items()
