@@ -328,6 +328,7 @@ def test_the_page_has_a_dark_side(open_page):
 def test_two_models_stand_side_by_side(open_page, two_models):
     page = open_page(address=two_models)
     caption = upload(page)
+    assert page.locator("select[name=compare] option").all_inner_texts() == ["no other model", "second"]
     page.locator("select[name=compare]").select_option("second")
     expect(page.locator(".reading .label")).to_have_text(["first", "second"])
     all_explained(page, 0)
@@ -413,6 +414,24 @@ def test_downloads(open_page):
             page.get_by_role("button", name=button).click()
         assert saved.value.suggested_filename == f"surfer-wave-why{suffix}" or suffix == ".json"
         assert Path(saved.value.path()).stat().st_size > 1000
+
+
+def test_a_busy_server_is_asked_again(open_page):
+    page = open_page()
+    busy = []
+
+    def refuse_once(route: Any) -> None:
+        if busy:
+            route.continue_()
+        else:
+            busy.append(route.request.url)
+            route.fulfill(status=503, headers={"retry-after": "1"}, json={"error": "busy"})
+
+    page.route("**/api/caption", refuse_once)
+    page.set_input_files("#file", IMAGES / "cat.jpg")
+    expect(page.locator("#busy")).to_have_text("The server is busy, waiting …")
+    page.wait_for_selector("body[data-state=captioned]")
+    expect(page.locator("#error")).to_be_hidden()
 
 
 def test_an_image_that_the_server_forgot_is_sent_again(open_page):

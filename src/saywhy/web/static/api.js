@@ -42,6 +42,7 @@ const send = async (path, picture, fields, options, tries = RETRIES, withFile = 
   }
   if (response.status === GONE && !withFile) return send(path, picture, fields, options, tries, true);
   if (response.status === BUSY && tries > 0) {
+    document.dispatchEvent(new Event("server-busy"));
     await pause(Number(response.headers.get("retry-after")) || 2);
     return send(path, picture, fields, options, tries - 1, withFile);
   }

@@ -34,6 +34,7 @@ class App {
       $("alternatives").querySelector("[aria-pressed=true]")?.focus({ preventScroll: true });
       this.compareWith(null);
     });
+    document.addEventListener("server-busy", () => this.viewer.showBusy("The server is busy, waiting …"));
     $("again").addEventListener("click", () => this.close());
     for (const button of document.querySelectorAll("[data-download]"))
       button.addEventListener("click", () => this.download(button));
