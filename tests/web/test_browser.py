@@ -312,6 +312,7 @@ def test_a_phone_needs_no_sideways_scrolling(open_page):
     for target in page.locator("button:visible, .choices label:visible").all():
         box = target.bounding_box()
         assert box is None or box["height"] >= 22, target.inner_text()
+    page.evaluate("window.scrollTo({top: 0, behavior: 'instant'})")
     shoot(page, "web-phone")
 
 
