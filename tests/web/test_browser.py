@@ -184,7 +184,7 @@ def test_another_word_starts_a_contrast(open_page):
     word(page, 1).click()
     other = page.locator(".alternative .name").first.inner_text()
     assert page.locator(".alternative").count() == 5
-    page.locator(".alternative").first.click()
+    page.get_by_role("button", name=re.compile(rf"^{other}: [\d.]+ %$")).click()
     map_pixels(page, "lrp", f"{caption[1]}, not {other}")
     expect(page.locator("#word")).to_have_text(f"{caption[1]}, not {other}")
     expect(page.locator("#budget")).to_contain_text("difference")
@@ -357,6 +357,8 @@ def test_settings_and_an_own_caption(open_page):
     expect(page.locator(".reading .label")).to_have_text("Your caption")
     all_explained(page)
     assert words(page) == ["a", "dog", "on", "a", "surfboard"]
+    expect(word(page, 0)).to_be_in_viewport()
+    expect(page.locator("#settings-result")).to_have_text("“a dog on a surfboard”")
     page.locator("#own-caption").fill("a zyzzyva on a surfboard")
     page.get_by_role("button", name="Explain it").click()
     expect(page.get_by_role("alert")).to_contain_text("'zyzzyva' is not in the model's vocabulary")

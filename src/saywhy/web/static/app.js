@@ -125,6 +125,7 @@ class App {
       if (kind === "begin" && this.rows[0]?.reading !== reading) {
         this.experiment.reset();
         this.replaceRows([reading]);
+        $("captions").scrollIntoView({ block: "nearest" });
       }
       this.onChange(reading, kind, k);
     };
@@ -188,6 +189,8 @@ class App {
     if (this.rows.length > 1) this.experiment.onCaption();
     $("unfamiliar").hidden = !this.rows.some(({ reading }) => reading.familiar === false);
     $("legend").hidden = false;
+    const results = this.rows.filter(({ reading }) => reading.finished).map(({ reading }) => sentence(reading.words));
+    $("settings-result").textContent = results.map((text) => `“${text}”`).join(" · ");
     document.body.dataset.state = "captioned";
   }
 

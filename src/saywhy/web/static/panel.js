@@ -86,6 +86,7 @@ export class Panel {
       const item = create("li"), button = create("button", "alternative");
       button.type = "button";
       button.setAttribute("aria-pressed", String(other === chosen));
+      button.setAttribute("aria-label", `${other}: ${probability(p)}`);
       button.style.setProperty("--p", `${(100 * p) / largest}%`);
       button.append(create("span", "name", other), create("span", "p", probability(p)));
       button.addEventListener("click", () => this.chooseAlternative(other === chosen ? null : other));
