@@ -113,6 +113,16 @@ def test_words_of_an_explanation_are_streamed_in_order_with_their_maps(client):
     assert len(apart["maps"]) == len(gradcam["maps"]) == len(words)
 
 
+def test_a_position_alone_is_answered_by_that_word_alone(client, models):
+    fields = {"caption": "word0 word1 word2", "position": 2}
+    answer = post(client, "/api/explain", methods="gradcam", **fields).json()
+    (expected,) = models[0].explain(to_image(photo(0)), methods=("lrp",), **fields).words
+    (word,) = answer["words"]
+    assert (word["word"], word["position"]) == ("word1", 1)
+    assert word["score"] == pytest.approx(expected.score, rel=1e-3, abs=1e-4)
+    assert {method: len(maps) for method, maps in answer["maps"].items()} == {"lrp": 1, "gradcam": 1, "attention": 1}
+
+
 def test_one_word_of_a_given_caption_is_explained(client):
     (begin, word, end) = events(client, "/api/explain", caption="word0 word1 word2", position=2)
     assert begin["words"] == ["word0", "word1", "word2"]
@@ -182,6 +192,33 @@ def test_downloads_are_the_files_of_saywhy_explain(client):
     numbers = post(client, "/api/explain", number=8, maps=False).json()
     assert "maps" not in numbers
     assert numbers["format"] == 2
+
+
+def test_equal_images_of_two_clients_keep_their_names(client):
+    for name in ("mine.png", "yours.png"):
+        files = {"image": (name, photo(9))}
+        response = client.post("/api/figure", files=files, data={"caption": "word0 word1"})
+        assert name.replace(".", "-why.") in response.headers["content-disposition"]
+
+
+def test_answers_are_as_the_openapi_document_describes_them(client):
+    from saywhy.web import schemas
+
+    for path, fields, model in [
+        ("/api/caption", {"risk": True}, schemas.CaptionAnswer),
+        ("/api/explain", {}, schemas.ExplainAnswer),
+        ("/api/explain", {"caption": "word0 word1", "position": 2, "contrast": "word3"}, schemas.ExplainAnswer),
+        ("/api/patches", {"caption": "word0 word1", "position": 2}, schemas.PatchesAnswer),
+    ]:
+        model.model_validate(post(client, path, **fields).json())
+    schemas.HealthAnswer.model_validate(client.get("/healthz").json())
+    document = client.get("/openapi.json").json()
+    for path in ("/api/caption", "/api/explain", "/api/patches", "/api/report", "/api/figure"):
+        responses = document["paths"][path]["post"]["responses"]
+        assert {"200", "410", "413", "415", "422", "503"} <= set(responses)
+        assert responses["422"]["content"]["application/json"]["schema"]["$ref"].endswith("/ErrorAnswer")
+    assert "application/x-ndjson" in document["paths"]["/api/explain"]["post"]["responses"]["200"]["content"]
+    assert set(document["paths"]["/api/figure"]["post"]["responses"]["200"]["content"]) == {"image/png"}
 
 
 def test_models_health_and_reference(client):

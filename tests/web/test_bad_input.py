@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import json
 import struct
 import zlib
 from collections.abc import Iterator
@@ -11,6 +13,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from saywhy.web.guard import Guard
+from saywhy.web.limits import Limits
 from web_photos import photo
 
 
@@ -164,6 +168,27 @@ def test_wrong_targets(client, fields, message):
     assert message in refused(send(client, photo(), path="/api/explain", **fields), 422)
 
 
+def test_fields_that_would_be_ignored_are_refused(client):
+    assert "unknown field 'position'" in refused(send(client, photo(), position=2), 422)
+    assert "not in the address" in refused(send(client, photo(), path="/api/caption?beam=3"), 422)
+    twice = [("image", ("a.png", photo())), ("image", ("b.png", photo(1)))]
+    assert "'image' is given twice" in refused(client.post("/api/caption", files=twice), 422)
+
+
+@pytest.mark.parametrize("kind", ["application/json", "image/png", "text/plain"])
+def test_a_body_that_is_no_form(client, kind):
+    response = client.post("/api/caption", content=photo(), headers={"content-type": kind})
+    assert f"not '{kind}'" in refused(response, 415)
+
+
+def test_a_wrong_method_is_answered_by_the_right_one(client):
+    response = client.get("/api/caption")
+    assert refused(response, 405) == "use POST here"
+    assert response.headers["allow"] == "POST"
+    for path in ("/", "/docs", "/healthz"):
+        assert client.head(path).status_code == 200
+
+
 def test_an_error_of_a_stream_is_its_last_line(client):
     response = client.post(
         "/api/explain",
@@ -194,6 +219,8 @@ def test_pages_of_other_sites_may_not_post(client):
         "/api/caption", files={"image": ("a.png", photo())}, headers={"origin": "https://evil.example"}
     )
     assert "other sites" in refused(response, 403)
+    response = client.post("/api/caption", files={"image": ("a.png", photo())}, headers={"origin": "http://["})
+    assert "other sites" in refused(response, 403)
     own = {"origin": "http://127.0.0.1:8000"}
     assert client.post("/api/caption", files={"image": ("a.png", photo())}, headers=own).status_code == 200
 
@@ -216,3 +243,31 @@ def test_a_failure_of_the_model_is_one_line(client, models, monkeypatch):
     error = refused(send(client, photo(99)), 500)
     assert "secret" not in error
     monkeypatch.undo()
+
+
+def test_an_upload_that_stops_frees_its_place_and_is_answered():
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["more_body"]:
+            pass
+
+    parts = [{"type": "http.request", "body": b"half", "more_body": True}]
+
+    async def receive() -> Any:
+        return parts.pop() if parts else await asyncio.Event().wait()
+
+    async def run() -> list[Any]:
+        answer: list[Any] = []
+
+        async def send(message: Any) -> None:
+            answer.append(message)
+
+        guard = Guard(application, (), Limits(stalled_seconds=0.05))
+        scope = {"type": "http", "method": "POST", "headers": [(b"host", b"localhost")]}
+        await asyncio.wait_for(guard(scope, receive, send), 5)
+        assert guard.in_flight == 0
+        return answer
+
+    start, body = asyncio.run(run())
+    assert start["status"] == 408
+    assert (b"connection", b"close") in start["headers"]
+    assert "send it again" in json.loads(body["body"])["error"]

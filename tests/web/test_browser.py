@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 playwright = pytest.importorskip("playwright.sync_api", reason="drives a browser: pip install playwright")
 pytest.importorskip("uvicorn", reason="saywhy serve needs pip install 'saywhy[web]'")
@@ -163,10 +164,10 @@ def test_the_methods_the_sign_and_the_opacity_change_what_is_seen(open_page):
     caption = upload(page)
     word(page, 1).click()
     why = map_pixels(page, "lrp", caption[1])
-    for name, method in (("Apart", "lrp-apart"), ("Attention", "attention"), ("Grad-CAM", "gradcam")):
+    for name, method in (("What sets it apart", "lrp-apart"), ("Attention", "attention"), ("Grad-CAM", "gradcam")):
         page.get_by_role("radio", name=name, exact=True).check(force=True)
         assert map_pixels(page, method, caption[1]) != why
-    page.get_by_role("radio", name="Why", exact=True).check(force=True)
+    page.get_by_role("radio", name="Why this word", exact=True).check(force=True)
     map_pixels(page, "lrp", caption[1])
     page.get_by_role("radio", name="Against").check(force=True)
     against = map_pixels(page, "lrp", caption[1])
@@ -183,12 +184,45 @@ def test_another_word_starts_a_contrast(open_page):
     word(page, 1).click()
     other = page.locator(".alternative .name").first.inner_text()
     assert page.locator(".alternative").count() == 5
-    page.locator(".alternative").first.click()
+    page.get_by_role("button", name=re.compile(rf"^{other}: [\d.]+ %$")).click()
     map_pixels(page, "lrp", f"{caption[1]}, not {other}")
     expect(page.locator("#word")).to_have_text(f"{caption[1]}, not {other}")
     expect(page.locator("#budget")).to_contain_text("difference")
+    expect(page.locator("#scale-low")).to_have_text(f"“{other}”")
     page.get_by_role("button", name="Back to the word alone").click()
     expect(page.locator("#word")).to_have_text(caption[1])
+    expect(page.locator("#scale-low")).to_have_text("against")
+    page.locator(".alternative").first.click()
+    map_pixels(page, "lrp", f"{caption[1]}, not {other}")
+    page.get_by_role("radio", name="Attention", exact=True).check(force=True)  # not a method of contrasts
+    map_pixels(page, "attention", caption[1])
+    expect(page.locator("#word")).to_have_text(caption[1])
+
+
+def test_the_keyboard_focus_stays_where_the_visitor_is(open_page):
+    page = open_page()
+    caption = upload(page)
+    expect(page.locator("#work")).to_be_focused()
+    word(page, 1).click()
+    map_pixels(page, "lrp", caption[1])
+    alternative = page.locator(".alternative").nth(1)
+    alternative.focus()
+    all_explained(page)  # the panel is drawn again as other words become known
+    expect(alternative).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#word")).to_contain_text(", not ")
+    expect(alternative).to_be_focused()
+    page.locator("#contrast-back button").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#word")).to_have_text(caption[1])
+    expect(alternative).to_be_focused()
+    page.locator("#brush").press("Enter")
+    page.keyboard.press("Space")
+    expect(page.locator("#restore")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("#brush")).to_be_focused()
+    page.locator("#restore").press("Enter")
+    expect(page.locator("#remove")).to_be_focused()
 
 
 def test_removing_the_evidence_changes_the_caption(open_page):
@@ -206,6 +240,10 @@ def test_removing_the_evidence_changes_the_caption(open_page):
     expect(page.locator("#erase-result")).to_contain_text("the probability of “computer” was")
     all_explained(page, 1)
     shoot(page, "web-erased")
+    expect(page.locator("#remove")).to_have_text("Remove more of what supports “computer”")
+    word(page, caption.index("boy")).click()
+    page.get_by_role("button", name="Remove what supports “boy”").click()  # counts from the start
+    expect(page.locator("#erase-result")).to_contain_text("20 of 1,296 patches")
     page.locator("#restore").click()
     expect(page.locator(".reading")).to_have_count(1)
     assert words(page) == caption
@@ -274,6 +312,7 @@ def test_a_phone_needs_no_sideways_scrolling(open_page):
     for target in page.locator("button:visible, .choices label:visible").all():
         box = target.bounding_box()
         assert box is None or box["height"] >= 22, target.inner_text()
+    page.evaluate("window.scrollTo({top: 0, behavior: 'instant'})")
     shoot(page, "web-phone")
 
 
@@ -290,6 +329,7 @@ def test_the_page_has_a_dark_side(open_page):
 def test_two_models_stand_side_by_side(open_page, two_models):
     page = open_page(address=two_models)
     caption = upload(page)
+    assert page.locator("select[name=compare] option").all_inner_texts() == ["no other model", "second"]
     page.locator("select[name=compare]").select_option("second")
     expect(page.locator(".reading .label")).to_have_text(["first", "second"])
     all_explained(page, 0)
@@ -301,6 +341,11 @@ def test_two_models_stand_side_by_side(open_page, two_models):
     word(page, 2, row=1).click()
     map_pixels(page, "lrp", other[2])
     expect(page.locator("#word-of")).to_have_text("second")
+    page.locator("#remove").click()  # of the model whose word is chosen
+    expect(page.locator(".reading .label")).to_have_text(["With the whole picture", "With the grey part erased"])
+    assert words(page, 0) == other
+    page.locator("#restore").click()
+    expect(page.locator(".reading .label")).to_have_text(["first", "second"])
 
 
 def test_settings_and_an_own_caption(open_page):
@@ -312,6 +357,8 @@ def test_settings_and_an_own_caption(open_page):
     expect(page.locator(".reading .label")).to_have_text("Your caption")
     all_explained(page)
     assert words(page) == ["a", "dog", "on", "a", "surfboard"]
+    expect(word(page, 0)).to_be_in_viewport()
+    expect(page.locator("#settings-result")).to_have_text("“a dog on a surfboard”")
     page.locator("#own-caption").fill("a zyzzyva on a surfboard")
     page.get_by_role("button", name="Explain it").click()
     expect(page.get_by_role("alert")).to_contain_text("'zyzzyva' is not in the model's vocabulary")
@@ -334,8 +381,24 @@ def test_a_file_that_is_no_picture_is_called_so(open_page, tmp_path, name, conte
     (tmp_path / name).write_bytes(content)
     page.set_input_files("#file", tmp_path / name)
     expect(page.get_by_role("alert")).to_contain_text(message)
+    expect(page.locator("#start")).to_be_visible()
+    expect(page.locator("#work")).to_be_hidden()
     upload(page)  # the page goes on
     expect(page.get_by_role("alert")).to_be_hidden()
+
+
+def test_a_picture_that_the_browser_cannot_show_is_explained_in_its_shape(open_page, tmp_path):
+    with Image.open(IMAGES / "surfer_wave.jpg") as photo:
+        photo.save(tmp_path / "surfer.tiff")
+        shape = photo.width / photo.height
+    page = open_page()
+    page.set_input_files("#file", tmp_path / "surfer.tiff")
+    page.wait_for_selector("body[data-state=captioned]")
+    expect(page.get_by_text("cannot show files of this kind")).to_be_visible()
+    expect(page.locator("#picture")).to_be_hidden()
+    box = page.locator("#viewer").bounding_box()
+    assert box is not None
+    assert box["width"] / box["height"] == pytest.approx(shape, rel=0.01)
 
 
 def test_a_picture_unlike_the_training_photographs_is_called_so(open_page):
@@ -354,6 +417,24 @@ def test_downloads(open_page):
             page.get_by_role("button", name=button).click()
         assert saved.value.suggested_filename == f"surfer-wave-why{suffix}" or suffix == ".json"
         assert Path(saved.value.path()).stat().st_size > 1000
+
+
+def test_a_busy_server_is_asked_again(open_page):
+    page = open_page()
+    busy = []
+
+    def refuse_once(route: Any) -> None:
+        if busy:
+            route.continue_()
+        else:
+            busy.append(route.request.url)
+            route.fulfill(status=503, headers={"retry-after": "1"}, json={"error": "busy"})
+
+    page.route("**/api/caption", refuse_once)
+    page.set_input_files("#file", IMAGES / "cat.jpg")
+    expect(page.locator("#busy")).to_have_text("The server is busy, waiting …")
+    page.wait_for_selector("body[data-state=captioned]")
+    expect(page.locator("#error")).to_be_hidden()
 
 
 def test_an_image_that_the_server_forgot_is_sent_again(open_page):

@@ -28,6 +28,16 @@ from saywhy.web.asked import Asked, read_request
 from saywhy.web.captioning import Doubts
 from saywhy.web.explaining import DOUBTS, Explaining, Task
 from saywhy.web.forms import DecodingForm, PictureForm, TargetForm
+from saywhy.web.schemas import (
+    ERRORS,
+    CaptionAnswer,
+    ExplainAnswer,
+    HealthAnswer,
+    ModelAnswer,
+    PatchesAnswer,
+    answer,
+    file_answer,
+)
 from saywhy.web.service import Service, Target, call_soon, method_tasks
 from saywhy.web.streaming import stream
 
@@ -38,7 +48,7 @@ DecodingFields = Annotated[DecodingForm, Depends()]
 TargetFields = Annotated[TargetForm, Depends()]
 
 
-@router.post("/api/caption", summary="Caption an image")
+@router.post("/api/caption", summary="Caption an image", responses=ERRORS | answer(CaptionAnswer, streams=True))
 async def caption(
     request: Request,
     picture: PictureFields,
@@ -52,9 +62,9 @@ async def caption(
     result = await asked.caption()
     if risk:
         result = replace(result, risks=(await asked.doubts(result.words)).risks)
-    answer = caption_event(result, asked.picture)
-    del answer["event"]
-    return JSONResponse(answer)
+    event = caption_event(result, asked.picture)
+    del event["event"]
+    return JSONResponse(event)
 
 
 async def _caption_events(asked: Asked, risk: bool) -> AsyncGenerator[Event, None]:
@@ -74,7 +84,9 @@ async def _caption_events(asked: Asked, risk: bool) -> AsyncGenerator[Event, Non
         job.future.cancel()
 
 
-@router.post("/api/explain", summary="Explain why each word was said")
+@router.post(
+    "/api/explain", summary="Explain why each word was said", responses=ERRORS | answer(ExplainAnswer, streams=True)
+)
 async def explain(
     request: Request,
     picture: PictureFields,
@@ -86,7 +98,7 @@ async def explain(
 ) -> Response:
     """For each word: the evidence budget, the weights of earlier words, the likeliest other words, and maps."""
     asked = await read_request(request, picture, decoding)
-    job = await _explaining(asked, target)
+    job = await _explaining(asked, target, shared=asked.streams)
     tasks = [*_words(job, target), *method_tasks(job, target.methods)]
     if asked.streams:
         if risk:
@@ -97,8 +109,8 @@ async def explain(
     alternatives = [job.steps.alternatives(k) for k in range(len(job.steps))]
     if risk and target.contrast is None:
         explanation = with_doubts(explanation, await asked.doubts(job.caption))
-    answer = await asked.service.in_pool(explanation_answer, explanation, alternatives, maps)
-    return JSONResponse({"image_id": asked.picture.key[0], **answer})
+    content = await asked.service.in_pool(explanation_answer, explanation, alternatives, maps)
+    return JSONResponse({"image_id": asked.picture.key[0], **content})
 
 
 async def _explain_events(
@@ -110,7 +122,7 @@ async def _explain_events(
             yield event
 
 
-@router.post("/api/patches", summary="Where the evidence for a word is")
+@router.post("/api/patches", summary="Where the evidence for a word is", responses=ERRORS | answer(PatchesAnswer))
 async def patches(
     request: Request,
     picture: PictureFields,
@@ -122,14 +134,19 @@ async def patches(
     asked = await read_request(request, picture, decoding)
     if target.position is None:
         raise UserError("name the word by its position, from 1")
-    job = await _explaining(asked, target)
+    job = await _explaining(asked, target, shared=True)
     (task,) = _words(job, target)
     await asked.explained(job, [task], urgent=True)
     mask, count, total = await asked.service.in_pool(asked.service.evidence_mask, job, task[1], patches)
     return JSONResponse({"mask": b64encode(mask).decode(), "patches": count, "of": total})
 
 
-@router.post("/api/report", summary="The report of saywhy explain", response_class=Response)
+@router.post(
+    "/api/report",
+    summary="The report of saywhy explain",
+    response_class=Response,
+    responses=ERRORS | file_answer("text/html"),
+)
 async def report(request: Request, picture: PictureFields, decoding: DecodingFields, target: TargetFields) -> Response:
     """One HTML page that works offline: all words, by all methods."""
     explanation, service = await _whole_explanation(request, picture, decoding, target)
@@ -137,7 +154,12 @@ async def report(request: Request, picture: PictureFields, decoding: DecodingFie
     return Response(page, media_type="text/html", headers=_attachment(explanation, "html"))
 
 
-@router.post("/api/figure", summary="The figure of saywhy explain", response_class=Response)
+@router.post(
+    "/api/figure",
+    summary="The figure of saywhy explain",
+    response_class=Response,
+    responses=ERRORS | file_answer("image/png"),
+)
 async def figure(request: Request, picture: PictureFields, decoding: DecodingFields, target: TargetFields) -> Response:
     """A PNG with the map of each word."""
     asked = await read_request(request, picture, decoding)
@@ -149,19 +171,20 @@ async def figure(request: Request, picture: PictureFields, decoding: DecodingFie
     return Response(content, media_type="image/png", headers=_attachment(explanation, "png"))
 
 
-@router.get("/api/models", summary="The models that are served")
+@router.get("/api/models", summary="The models that are served", response_model=list[ModelAnswer])
 async def models(request: Request) -> list[dict[str, Any]]:
     """Names, styles and default settings; the first model is the default."""
     service: Service = request.app.state.service
     return [model_answer(model, service.limits.beam) for model in service.models.values()]
 
 
-@router.get("/healthz", summary="Whether the server works")
+@router.get("/healthz", summary="Whether the server works", responses=answer(HealthAnswer))
+@router.head("/healthz", include_in_schema=False)
 async def healthz(request: Request) -> Response:
     """The state of the server: status 200, or 503 if the thread of the models has ended."""
     worker = request.app.state.service.worker
-    answer = {"status": "ok" if worker.is_alive else "failed", "version": saywhy_version(), "waiting": worker.waiting}
-    return JSONResponse(answer, 200 if worker.is_alive else 503)
+    state = {"status": "ok" if worker.is_alive else "failed", "version": saywhy_version(), "waiting": worker.waiting}
+    return JSONResponse(state, 200 if worker.is_alive else 503)
 
 
 def model_answer(model: Model, widest_beam: int) -> dict[str, Any]:
@@ -182,17 +205,18 @@ def model_answer(model: Model, widest_beam: int) -> dict[str, Any]:
     }
 
 
-async def _explaining(asked: Asked, target: TargetForm) -> Explaining:
+async def _explaining(asked: Asked, target: TargetForm, shared: bool = False) -> Explaining:
+    """The explanation of what a request names; a shared one is that of the whole caption, if it has the word."""
     words = await asked.caption_words(target.caption)
-    wanted = Target(words)
-    if target.word is not None or target.contrast is not None:
-        wanted = Target(words, target.position, target.word, target.contrast)
+    wanted = Target(words, target.position, target.word, target.contrast)
+    if shared and target.word is None and target.contrast is None:
+        wanted = Target(words)
     return asked.service.explaining(asked.model, asked.picture, wanted, asked.settings)
 
 
 def _words(job: Explaining, target: TargetForm) -> list[Task]:
     """The tasks of the words that were asked for."""
-    if target.position is None or target.word is not None or target.contrast is not None:
+    if target.position is None or job.steps.request.position is not None:
         return job.words
     if target.position > len(job.words):
         raise UserError(f"no word {target.position} in {' '.join(job.caption)!r}: it has {len(job.words)} words")

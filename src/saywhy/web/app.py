@@ -73,4 +73,4 @@ def _check(models: Sequence[Model]) -> None:
 
 async def _failed(_: Request, error: Exception) -> Response:
     status, text = status_and_message(error)
-    return JSONResponse({"error": text}, status)
+    return JSONResponse({"error": text}, status, headers=getattr(error, "headers", None))

@@ -18,17 +18,14 @@ from saywhy.inference.model import Model
 from saywhy.web.answers import Event
 from saywhy.web.captioning import Doubts
 from saywhy.web.explaining import Explaining, Task
-from saywhy.web.failures import ClientGone
+from saywhy.web.failures import ClientGone, UnknownBody
 from saywhy.web.forms import DecodingForm, PictureForm
 from saywhy.web.pictures import Picture
 from saywhy.web.service import Service
 from saywhy.web.streaming import NDJSON
 
 T = TypeVar("T")
-FIELDS = {
-    *("image", "image_id", "erase", "model", "style", "beam", "guidance", "sample", "temperature", "seed"),
-    *("caption", "position", "word", "contrast", "methods", "risk", "maps", "urgent", "patches"),
-}
+FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")
 
 
 @dataclass(frozen=True)
@@ -84,16 +81,38 @@ class Asked:
 
 
 async def read_request(request: Request, picture: PictureForm, decoding: DecodingForm) -> Asked:
-    """Read the picture and the settings of a request; an unknown field is a `UserError`."""
-    for name in await request.form():
-        if name not in FIELDS:
-            raise UserError(f"unknown field {name[:80]!r}: {did_you_mean(name, FIELDS)}")
+    """Read the picture and the settings of a request; a field that would be ignored is a `UserError`."""
+    await _check_fields(request)
     service: Service = request.app.state.service
     model = service.model(picture.model)
     settings = service.settings(model, decoding.changes())
     async with service.reading:
         prepared = await service.picture(model, await picture.upload(), await picture.erased())
     return Asked(request, service, model, prepared, settings)
+
+
+async def _check_fields(request: Request) -> None:
+    """Refuse what FastAPI ignores: bodies of other kinds, and fields that are unknown, repeated or in the address."""
+    kind = request.headers.get("content-type", FORMS[0]).partition(";")[0].strip().lower()
+    if kind not in FORMS:
+        raise UnknownBody(f"send a form with the image in the field image (multipart/form-data), not {kind[:80]!r}")
+    if request.query_params:
+        raise UserError("send fields in the form, not in the address")
+    known = _documented_fields(request)
+    names = [name for name, _ in (await request.form()).multi_items()]
+    for name in names:
+        if name not in known:
+            raise UserError(f"unknown field {name[:80]!r}: {did_you_mean(name, known)}")
+        if names.count(name) > 1:
+            raise UserError(f"field {name!r} is given twice")
+
+
+def _documented_fields(request: Request) -> set[str]:
+    """The fields of a request's form, by the OpenAPI document."""
+    document = request.app.openapi()  # built once
+    body = document["paths"][request.url.path]["post"]["requestBody"]
+    name = body["content"][FORMS[0]]["schema"]["$ref"].rpartition("/")[2]
+    return set(document["components"]["schemas"][name]["properties"])
 
 
 async def _disconnected(request: Request) -> None:

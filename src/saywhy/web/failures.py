@@ -22,6 +22,10 @@ class UnknownModel(UserError):
     """A model that is not served."""
 
 
+class UnknownBody(UserError):
+    """A body that is not a form."""
+
+
 class ClientGone(Exception):
     """The client has hung up: nobody needs the answer."""
 
@@ -32,6 +36,7 @@ STATUSES: dict[type[Exception], int] = {
     UnreadableImage: 415,
     ImageGone: 410,
     UnknownModel: 404,
+    UnknownBody: 415,
     UserError: 422,
 }
 """The status of each error; the first class that fits."""
@@ -42,7 +47,8 @@ def status_and_message(error: Exception) -> tuple[int, str]:
     if isinstance(error, RequestValidationError):
         return 422, _invalid_field(error.errors()[0])
     if isinstance(error, HTTPException):
-        return error.status_code, str(error.detail)
+        allowed = (error.headers or {}).get("Allow")
+        return error.status_code, f"use {allowed} here" if allowed else str(error.detail)
     for kind, status in STATUSES.items():
         if isinstance(error, kind):
             return status, str(error) or "the client has gone"

@@ -82,7 +82,9 @@ class TargetForm:
         caption: Annotated[
             str | None, Form(max_length=1000, description="Explain this caption; by default the model's own.")
         ] = None,
-        position: Annotated[int | None, Form(ge=1, description="Explain the word at this position, from 1.")] = None,
+        position: Annotated[
+            int | None, Form(ge=1, le=1000, description="Explain only the word at this position, from 1.")
+        ] = None,
         word: Annotated[
             str | None, Form(max_length=80, description="Explain this word at the position, in place of the caption's.")
         ] = None,

@@ -6,6 +6,7 @@ rebinding) or whose Origin is another site are refused.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import json
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
@@ -58,23 +59,22 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        body = _Body(receive, self.limits.upload_bytes)
-        sender = _with_headers(send, body)
+        body = _Body(receive, self.limits)
         if refusal := self._refusal(scope):
             await body.discard()
-            await _answer(sender, *refusal)
+            await _answer(_with_headers(send), *refusal)
             return
         counted = scope["method"] == "POST"
         self.in_flight += counted
         try:
-            await self.app(scope, body.receive, sender)
-        except BodyTooLarge:
+            await self.app(scope, body.receive, _with_headers(send, body))
+        except BodyRefused:
             pass
         finally:
             self.in_flight -= counted
-        if body.is_refused:
+        if body.refusal:
             await body.discard()
-            await _answer(_with_headers(send), 413, _too_large(self.limits))
+            await _answer(_with_headers(send), *body.refusal)
 
     def _refusal(self, scope: MutableMapping[str, Any]) -> tuple[int, str] | None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
@@ -98,32 +98,46 @@ class Guard:
         return name in self.hosts or _is_address(name)
 
 
-class BodyTooLarge(Exception):
-    """A body above the limit, of a request that did not say how long it is."""
+class BodyRefused(Exception):
+    """A body that is too large, of a request that did not say how long it is, or one that stopped arriving."""
 
 
 class _Body:
-    """The body of a request, read up to a limit."""
+    """The body of a request, read up to a limit.
 
-    def __init__(self, receive: Receive, limit: int) -> None:
-        self._receive, self.limit, self.read, self.complete, self.is_refused = receive, limit, 0, False, False
+    Attributes:
+        refusal: the status and the message, once the body is refused.
+    """
+
+    def __init__(self, receive: Receive, limits: Limits) -> None:
+        self._receive, self.limits, self.read, self.complete = receive, limits, 0, False
+        self.refusal: tuple[int, str] | None = None
 
     async def receive(self) -> Message:
-        message = await self._receive()
-        self._count(message)
-        if self.read > self.limit:
-            self.is_refused = True
-            raise BodyTooLarge
+        message = await self._next()
+        if self.read > self.limits.upload_bytes:
+            self.refusal = 413, _too_large(self.limits)
+        if self.refusal:
+            raise BodyRefused
         return message
 
     async def discard(self) -> None:
         """Read the rest without keeping it, up to a larger limit."""
-        while not self.complete and self.read < DISCARDED * self.limit:
-            self._count(await self._receive())
+        while not self.complete and self.read < DISCARDED * self.limits.upload_bytes:
+            await self._next()
 
-    def _count(self, message: Message) -> None:
+    async def _next(self) -> Message:
+        """The next part; a client that sends nothing for long would keep one of the places for requests."""
+        if self.complete:
+            return await self._receive()  # returns when the client hangs up
+        try:
+            message = await asyncio.wait_for(self._receive(), self.limits.stalled_seconds)
+        except TimeoutError:
+            self.refusal = 408, f"the upload stopped for {self.limits.stalled_seconds:g} seconds: send it again"
+            message = {"type": "http.disconnect"}
         self.read += len(message.get("body", b""))
         self.complete |= message["type"] == "http.disconnect" or not message.get("more_body", False)
+        return message
 
 
 def _is_address(name: str) -> bool:
@@ -136,7 +150,10 @@ def _is_address(name: str) -> bool:
 
 
 def _is_foreign(origin: str | None, host: str) -> bool:
-    return origin is not None and urlsplit(origin).netloc.lower() != host.lower()
+    try:
+        return origin is not None and urlsplit(origin).netloc.lower() != host.lower()
+    except ValueError:  # no address
+        return True
 
 
 def _too_large(limits: Limits) -> str:
@@ -147,7 +164,7 @@ def _with_headers(send: Send, body: _Body | None = None) -> Send:
     """Add the headers to an answer; the application's own answer to a refused body is dropped."""
 
     async def sender(message: Message) -> None:
-        if body is not None and body.is_refused:
+        if body is not None and body.refusal:
             return
         if message["type"] == "http.response.start":
             names = {name.lower() for name, _ in message["headers"]}
@@ -163,5 +180,7 @@ async def _answer(send: Send, status: int, error: str) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
     if status == 503:
         headers.append((b"retry-after", str(RETRY_AFTER).encode()))
+    if status == 408:
+        headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": content})

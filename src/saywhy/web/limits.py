@@ -20,6 +20,7 @@ class Limits:
         pixels: of one image.
         large_pixels: images above it are decoded one at a time.
         requests: that are answered or wait at the same time; further ones get the status 503.
+        stalled_seconds: without a byte, after which an upload is given up, with the status 408.
         batch: captions that are decoded together.
         image_bytes: of the uploads that are kept, so that an image need not be sent again.
         features: of images that are kept, so that an image is encoded once.
@@ -32,6 +33,7 @@ class Limits:
     pixels: int = 50_000_000
     large_pixels: int = 16_000_000
     requests: int = 64
+    stalled_seconds: float = 20
     batch: int = 8
     image_bytes: int = 128_000_000
     features: int = 64

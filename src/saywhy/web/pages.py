@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 
 from saywhy.provenance import saywhy_version
 from saywhy.viz.drawing import BLUE, GAMMA, PALE, RED
-from saywhy.viz.explanation_figure import BUDGET_PARTS
+from saywhy.viz.explanation_figure import BUDGET_PARTS, ORDER, RARE_PARTS
 from saywhy.viz.explanation_page import LIKELY_MADE_UP
 from saywhy.viz.method_styles import METHOD_STYLES
 from saywhy.web.api import PATCHES, model_answer
@@ -20,8 +20,9 @@ from saywhy.web.service import Service
 
 PAGES = {"/": "index.html", "/docs": "docs.html", "/favicon.ico": "icon.svg"}
 CACHING = {"cache-control": "no-cache"}
-NAMES = {"lrp": "Why", "lrp-apart": "Apart"}
+NAMES = {"lrp": "Why this word", "lrp-apart": "What sets it apart"}
 """Names of methods that differ from those of figures: questions that a visitor understands."""
+NO_PAGE = "no such page: / is the page, and /docs describes the interface"
 router = APIRouter()
 
 
@@ -38,7 +39,7 @@ async def page(request: Request) -> Response:
 
 
 for address in PAGES:
-    router.add_api_route(address, page, include_in_schema=False)
+    router.add_api_route(address, page, methods=["GET", "HEAD"], include_in_schema=False)
 
 
 @router.get("/static/{name}", include_in_schema=False)
@@ -61,13 +62,19 @@ async def page_data(request: Request) -> dict[str, Any]:
         "version": saywhy_version(),
         "models": [model_answer(model, service.limits.beam) for model in service.models.values()],
         "methods": [_method(name) for name in PAGE_METHODS],
-        "parts": {part: {"name": name, "colour": colour} for part, (name, colour) in BUDGET_PARTS.items()},
+        "parts": {name: _part(name) for name in ORDER},
         "colours": {"red": RED, "blue": BLUE, "gamma": GAMMA, "pale": PALE},
         "likely_made_up": LIKELY_MADE_UP,
         "upload_bytes": service.limits.upload_bytes,
         "patches": PATCHES,
         "examples": sorted(name for name in EXAMPLES if name.endswith(".jpg")),
     }
+
+
+def _part(name: str) -> dict[str, Any]:
+    """A part of the evidence budget; a rare one is shown only where it is not 0."""
+    text, colour = (BUDGET_PARTS | RARE_PARTS)[name]
+    return {"name": text, "colour": colour, "rare": name in RARE_PARTS}
 
 
 def _method(name: str) -> dict[str, Any]:
@@ -82,6 +89,6 @@ def _method(name: str) -> dict[str, Any]:
 
 def _file(contents: dict[str, bytes], name: str) -> Response:
     if name not in contents:
-        raise HTTPException(404, "no such page")
+        raise HTTPException(404, NO_PAGE)
     kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
     return Response(contents[name], media_type=kind, headers=CACHING)

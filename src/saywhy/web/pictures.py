@@ -40,7 +40,8 @@ class Upload:
         name = printable(PureWindowsPath(name or "image").name)[-LONGEST_NAME:] or "image"
         if not content:
             raise UnreadableImage(f"{name}: empty (0 bytes); choose another file")
-        return cls(name, content, hashlib.sha256(content).hexdigest())
+        named = name.encode(errors="replace") + b"\0" + content  # answers have the name of their own upload
+        return cls(name, content, hashlib.sha256(named).hexdigest())
 
     def file(self) -> io.BytesIO:
         """The contents as a file that errors name by the upload's name."""

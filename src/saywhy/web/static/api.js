@@ -3,6 +3,7 @@
 const GONE = 410;
 const BUSY = 503;
 const RETRIES = 3;
+export const UNREACHABLE = "The server cannot be reached. Is saywhy serve still running?";
 
 export class ApiError extends Error {
   constructor(message, status) {
@@ -37,10 +38,11 @@ const send = async (path, picture, fields, options, tries = RETRIES, withFile = 
     response = await fetch(path, { method: "POST", body: formOf(picture, fields, withFile), ...options });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError("The server cannot be reached. Is saywhy serve still running?", 0);
+    throw new ApiError(UNREACHABLE, 0);
   }
   if (response.status === GONE && !withFile) return send(path, picture, fields, options, tries, true);
   if (response.status === BUSY && tries > 0) {
+    document.dispatchEvent(new Event("server-busy"));
     await pause(Number(response.headers.get("retry-after")) || 2);
     return send(path, picture, fields, options, tries - 1, withFile);
   }

@@ -1,6 +1,6 @@
 /* The page: one picture, one or two captions of it, and the word that is looked at. */
 
-import { getJson, postBlob } from "./api.js";
+import { getJson, postBlob, UNREACHABLE } from "./api.js";
 import { CaptionRow } from "./caption.js";
 import { Experiment } from "./experiment.js";
 import { Panel } from "./panel.js";
@@ -10,7 +10,7 @@ import { $, create, percent, sentence } from "./text.js";
 import { Upload } from "./upload.js";
 import { Viewer } from "./viewer.js";
 
-const HINT = "Tap a word to see why it was said. The bar: how much of its evidence is from the picture. Risk: how likely it is made up.";
+const PRIMARY = 2; // methods that answer a visitor's questions; the others are for comparison
 
 class App {
   constructor(page) {
@@ -30,7 +30,11 @@ class App {
         this.viewer.sign = input.value;
         this.showWord();
       });
-    $("contrast-back").addEventListener("click", () => this.compareWith(null));
+    $("contrast-back").addEventListener("click", () => {
+      $("alternatives").querySelector("[aria-pressed=true]")?.focus({ preventScroll: true });
+      this.compareWith(null);
+    });
+    document.addEventListener("server-busy", () => this.viewer.showBusy("The server is busy, waiting …"));
     $("again").addEventListener("click", () => this.close());
     for (const button of document.querySelectorAll("[data-download]"))
       button.addEventListener("click", () => this.download(button));
@@ -38,12 +42,12 @@ class App {
   }
 
   addMethods() {
-    for (const method of this.page.methods) {
+    for (const [i, method] of this.page.methods.entries()) {
       const label = create("label"), input = create("input");
       Object.assign(input, { type: "radio", name: "method", value: method.id, checked: method === this.viewer.method });
       input.addEventListener("change", () => this.chooseMethod(method));
       label.append(input, create("span", "", method.name));
-      $("methods").append(label);
+      $(i < PRIMARY ? "methods" : "other-methods").append(label);
     }
     this.viewer.setMethod(this.viewer.method);
   }
@@ -71,7 +75,7 @@ class App {
   }
 
   say(text) {
-    $("live").textContent = text;
+    if ($("live").textContent !== text) $("live").textContent = text;
   }
 
   /* Pictures */
@@ -84,18 +88,24 @@ class App {
     $("work").hidden = false;
     $("again").hidden = false;
     $("picture").alt = picture.name;
-    this.viewer.showPicture(picture.url, picture.width, picture.height);
+    this.viewer.showPicture(picture);
+    $("work").focus({ preventScroll: true });
     window.scrollTo({ top: 0 });
     return this.captionAgain();
   }
 
   close() {
     for (const row of this.rows) row.reading.stop();
+    this.experiment.reset();
+    this.rows = [];
+    this.chosen = this.picture = null;
+    document.body.dataset.state = "ready";
     $("start").hidden = false;
     $("work").hidden = true;
     $("again").hidden = true;
     $("error").hidden = true;
-    $("file").focus();
+    $("file").focus({ preventScroll: true });
+    window.scrollTo({ top: 0 });
   }
 
   /* Captions */
@@ -115,6 +125,7 @@ class App {
       if (kind === "begin" && this.rows[0]?.reading !== reading) {
         this.experiment.reset();
         this.replaceRows([reading]);
+        $("captions").scrollIntoView({ block: "nearest" });
       }
       this.onChange(reading, kind, k);
     };
@@ -130,7 +141,16 @@ class App {
   show(readings) {
     this.replaceRows(readings);
     this.viewer.showBusy("Looking …");
-    return Promise.all(readings.map((reading) => this.attempt(() => reading.begin())));
+    return Promise.all(readings.map((reading) => this.begin(reading)));
+  }
+
+  /* A picture that the server refuses is not kept on the page. */
+  async begin(reading) {
+    await this.attempt(() => reading.begin());
+    if (reading.picture.id || this.rows[0]?.reading !== reading) return;
+    const message = $("error").textContent;
+    this.close();
+    this.fail(message);
   }
 
   replaceRows(readings) {
@@ -142,6 +162,7 @@ class App {
     $("unfamiliar").hidden = true;
     $("error").hidden = true;
     $("note").textContent = "";
+    $("legend").hidden = true;
     this.rows = readings.map((reading) => new CaptionRow(reading, this.page, (from, k) => this.choose(from, k)));
     $("captions").replaceChildren(...this.rows.map((row) => row.element));
     $("captions").classList.toggle("several", readings.length > 1);
@@ -162,12 +183,22 @@ class App {
     const words = sentence(row.reading.words);
     this.viewer.showBusy(null);
     this.viewer.showCrop(row.reading.crop);
+    if (!this.picture.width) this.takeSize(row.reading.size);
     this.say(`${row.reading.label}: ${words}`);
     if (row === this.rows[0]) $("picture").alt = words;
     if (this.rows.length > 1) this.experiment.onCaption();
     $("unfamiliar").hidden = !this.rows.some(({ reading }) => reading.familiar === false);
-    if (!this.chosen) $("note").textContent = HINT;
+    $("legend").hidden = false;
+    const results = this.rows.filter(({ reading }) => reading.finished).map(({ reading }) => sentence(reading.words));
+    $("settings-result").textContent = results.map((text) => `“${text}”`).join(" · ");
     document.body.dataset.state = "captioned";
+  }
+
+  /* Of a picture that the browser cannot show, the server says the size. */
+  takeSize([width, height]) {
+    Object.assign(this.picture, { width, height });
+    this.viewer.setSize(width, height);
+    this.experiment.reset();
   }
 
   /* Without a choice of the visitor, the word that is most likely made up is looked at. */
@@ -195,6 +226,7 @@ class App {
   }
 
   chooseMethod(method) {
+    this.contrast = null;
     this.viewer.setMethod(method);
     this.showWord();
     if (!this.chosen) return;
@@ -214,7 +246,8 @@ class App {
     row.showChosen(k, word?.earlier_words[method]);
     for (const other of this.rows) other.element.classList.toggle("active", other === row);
     $("remove").disabled = !word;
-    $("remove").textContent = word ? `Remove what supports “${word.word}”` : "Remove what supports this word";
+    const more = this.experiment.isRepeated(this.chosen) ? "more of " : "";
+    $("remove").textContent = `Remove ${more}what supports ${word ? `“${word.word}”` : "this word"}`;
     const label = this.rows.length > 1 ? row.label.textContent : `Word ${k + 1} of ${reading.words.length}`;
     if (!word) {
       this.viewer.showNothing();
@@ -231,6 +264,7 @@ class App {
     const method = this.viewer.method.id, map = reading.maps[method]?.[k];
     const risk = reading.risks ? reading.risks[k] : null;
     this.panel.show(word, reading.explained.filter(Boolean), risk, label);
+    this.viewer.setMethod(this.viewer.method);
     this.showEarlierNote(word);
     if (map) {
       this.viewer.showBusy(null);
@@ -246,7 +280,9 @@ class App {
     $("note").textContent = k ? `Earlier words: red speaks for “${word.word}”, blue for “${this.contrast.contrast}”.` : "";
     this.viewer.showBusy(null);
     this.viewer.showMap(map, map.maximum, `${word.word}, not ${this.contrast.contrast}`);
-    $("strength").textContent = `Red: why “${word.word}”. Blue: why “${this.contrast.contrast}”.`;
+    $("strength").textContent = "";
+    const other = this.contrast.contrast;
+    this.viewer.describe(`What in the picture speaks for “${word.word}”, and what for “${other}”.`, `“${other}”`, `“${word.word}”`);
     this.say(`Why ${word.word} and not ${this.contrast.contrast}`);
   }
 
@@ -254,7 +290,7 @@ class App {
     const weights = word.earlier_words[this.viewer.method.id];
     $("note").textContent =
       word.position === 0 ? "This is the first word: there are no earlier words."
-      : weights ? `Earlier words: red supports “${word.word}”, blue is evidence against it.`
+      : weights ? `Colours of earlier words: red supports “${word.word}”, blue is evidence against it.`
       : `${this.viewer.method.name} explains the picture only: it gives no weights to earlier words.`;
   }
 
@@ -266,7 +302,10 @@ class App {
     const { row, k } = this.chosen, { reading } = row;
     this.viewer.showBusy(`Why not “${other}” …`);
     const found = await this.attempt(() => reading.contrast(k, other));
-    if (!found || this.chosen.k !== k || this.chosen.row !== row) return undefined;
+    if (!found || this.chosen?.k !== k || this.chosen.row !== row) return undefined;
+    const [why] = this.page.methods; // a contrast is explained by it
+    document.querySelector(`input[name=method][value="${why.id}"]`).checked = true;
+    this.viewer.setMethod(why);
     this.contrast = found;
     return this.showWord();
   }
@@ -297,7 +336,7 @@ const start = async () => {
     document.body.dataset.state = "ready";
   } catch (error) {
     console.error(error);
-    $("error").textContent = "The server cannot be reached. Is saywhy serve still running?";
+    $("error").textContent = UNREACHABLE;
     $("error").hidden = false;
   }
 };

@@ -59,7 +59,7 @@ export class CaptionRow {
     return button;
   }
 
-  /* The numbers of a word: its colour is the share of its evidence from the picture. */
+  /* The numbers of a word: its bar is the share of its evidence from the picture. */
   describe(k) {
     const button = this.buttons[k], word = this.reading.explained[k];
     if (!button) return;

@@ -17,6 +17,7 @@ export class Eraser {
     this.at = [0.5, 0.5];
     this.timer = null;
     $("brush").addEventListener("click", () => this.setBrush(!this.isOn));
+    $("brush-end").addEventListener("click", () => this.endBrush());
     const viewer = $("viewer");
     viewer.addEventListener("pointerdown", (event) => this.onPointer(event, true));
     viewer.addEventListener("pointermove", (event) => this.onPointer(event, false));
@@ -25,6 +26,8 @@ export class Eraser {
   }
 
   reset(width, height) {
+    clearTimeout(this.timer);
+    this.isDirty = false;
     const scale = SIDE / Math.max(width, height);
     this.canvas.width = Math.max(1, Math.round(width * scale));
     this.canvas.height = Math.max(1, Math.round(height * scale));
@@ -48,6 +51,11 @@ export class Eraser {
     } else for (const name of ["tabindex", "role", "aria-label"]) viewer.removeAttribute(name);
   }
 
+  endBrush() {
+    this.setBrush(false);
+    $("brush").focus({ preventScroll: true });
+  }
+
   get radius() {
     return ($("brush-size").value / 100) * Math.max(this.canvas.width, this.canvas.height);
   }
@@ -67,6 +75,7 @@ export class Eraser {
 
   onKey(event) {
     const move = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+    if (this.isOn && event.key === "Escape") this.endBrush();
     if (!this.isOn || (!move && event.key !== " ")) return;
     event.preventDefault();
     if (move) {

@@ -16,13 +16,17 @@ export class Experiment {
   }
 
   reset() {
+    const { width, height } = this.app.picture;
     this.removed = 0;
-    this.eraser.reset(this.app.picture.width, this.app.picture.height);
+    this.removedFor = null; // the word whose evidence was removed last
+    this.eraser.reset(width || 3, height || 2);
     $("restore").hidden = true;
     $("erase-result").textContent = "";
   }
 
   restore() {
+    $("remove").focus({ preventScroll: true });
+    if (this.app.settings.other) return this.app.captionAgain();
     this.reset();
     this.app.rows.slice(1).forEach(({ reading }) => reading.stop());
     const [first] = this.app.rows;
@@ -31,13 +35,19 @@ export class Experiment {
     $("captions").classList.remove("several");
     first.label.textContent = first.reading.label;
     first.showWords();
-    this.app.choose(first.reading, this.app.chosen?.row === first ? this.app.chosen.k : 0);
+    return this.app.choose(first.reading, this.app.chosen?.row === first ? this.app.chosen.k : 0);
+  }
+
+  /* Whether evidence for this word was removed last: pressing again removes more of it. */
+  isRepeated({ row, k }) {
+    return this.removed > 0 && this.removedFor === `${k} ${row.reading.words[k]}`;
   }
 
   /* Erase the patches that support the chosen word most; twice as many each time. */
   async removeEvidence() {
     const { row, k } = this.app.chosen, { reading } = row, first = this.app.page.patches;
-    this.removed = Math.min(this.removed ? 2 * this.removed : first, MANY * first);
+    this.removed = this.isRepeated(this.app.chosen) ? Math.min(2 * this.removed, MANY * first) : first;
+    this.removedFor = `${k} ${reading.words[k]}`;
     this.app.viewer.showBusy("Removing …");
     const found = await this.app.attempt(() => reading.patches(k, this.removed));
     if (!found) return;
@@ -46,8 +56,9 @@ export class Experiment {
   }
 
   captionErased(mask) {
-    const [before] = this.app.rows;
-    if (this.app.rows.length > 1) this.app.rows.pop().reading.stop();
+    const { chosen, rows } = this.app;
+    const before = chosen && !chosen.row.reading.fields.erase ? chosen.row : rows[0]; // one of two models
+    for (const row of rows) if (row !== before) row.reading.stop();
     before.label.textContent = "With the whole picture";
     const after = this.app.reading({ ...before.reading.fields, erase: mask }, "With the grey part erased");
     const row = new CaptionRow(after, this.app.page, (from, k) => this.app.choose(from, k));

@@ -1,6 +1,6 @@
 /* What is known of the chosen word: numbers, its evidence budget, and the words it could have been. */
 
-import { $, create, decimal, percent, probability, signed } from "./text.js";
+import { $, create, decimal, keepFocus, percent, probability, signed } from "./text.js";
 
 const LITTLE = 0.15; // below this share, a map says little
 
@@ -43,7 +43,9 @@ export class Panel {
   }
 
   showNumbers(word, risk) {
-    const numbers = [["Probability", probability(word.probability)]];
+    const other = word.alternatives.find((one) => one.word === word.contrast);
+    const numbers = [[other ? `Probability of “${word.word}”` : "Probability", probability(word.probability)]];
+    if (other) numbers.push([`of “${other.word}”`, probability(other.probability)]);
     if (risk !== null && risk !== undefined) numbers.push(["Chance that it is made up", percent(risk)]);
     $("numbers").replaceChildren(...numbers.map(([name, value]) => {
       const item = create("div");
@@ -53,8 +55,8 @@ export class Panel {
   }
 
   showBudget(word, words) {
-    const parts = Object.entries(this.page.parts);
-    const values = [word, ...words].flatMap(({ budget, score }) => [...parts.map(([part]) => budget[part]), score]);
+    const parts = Object.entries(this.page.parts).filter(([part, { rare }]) => !rare || word.budget[part]);
+    const values = [word, ...words].flatMap(({ budget, score }) => [...parts.map(([part]) => budget[part] ?? 0), score]);
     const scale = { low: Math.max(0, ...values.map((value) => -value)), high: Math.max(0, ...values) };
     const row = (part, name, value, text, className) => {
       const line = track("track", scale);
@@ -80,15 +82,16 @@ export class Panel {
 
   showAlternatives(word, chosen) {
     const largest = Math.max(...word.alternatives.map((other) => other.probability), word.probability);
-    $("alternatives").replaceChildren(...word.alternatives.map(({ word: other, probability: p }) => {
+    keepFocus($("alternatives"), () => $("alternatives").replaceChildren(...word.alternatives.map(({ word: other, probability: p }) => {
       const item = create("li"), button = create("button", "alternative");
       button.type = "button";
       button.setAttribute("aria-pressed", String(other === chosen));
+      button.setAttribute("aria-label", `${other}: ${probability(p)}`);
       button.style.setProperty("--p", `${(100 * p) / largest}%`);
       button.append(create("span", "name", other), create("span", "p", probability(p)));
       button.addEventListener("click", () => this.chooseAlternative(other === chosen ? null : other));
       item.append(button);
       return item;
-    }));
+    })));
   }
 }

@@ -43,7 +43,7 @@ export class Reading {
       this.words = event.words.map(({ word }) => word);
       this.picture.id = event.image_id;
       this.model = event.model;
-      this.crop = event.crop;
+      Object.assign(this, { crop: event.crop, size: event.size });
       this.finished = true;
     }
     if (event.familiar !== undefined) this.familiar = event.familiar;
@@ -60,7 +60,7 @@ export class Reading {
     if (event.event === "begin") {
       this.words = event.words;
       this.picture.id = event.image_id;
-      this.crop = event.crop;
+      Object.assign(this, { crop: event.crop, size: event.size });
       this.model = event.model;
       this.finished = true;
     }

@@ -11,9 +11,8 @@ export class Settings {
   constructor(page, changed, explain) {
     this.page = page;
     this.form = $("settings");
-    const { model, compare } = this.form.elements, names = page.models.map(({ name }) => name);
+    const { model } = this.form.elements, names = page.models.map(({ name }) => name);
     options(model, names);
-    options(compare, names, "no other model");
     $("model-choice").hidden = $("compare-choice").hidden = names.length < 2;
     this.form.closest("details").open = names.length > 1; // so that the comparison is found
     this.form.addEventListener("input", (event) => this.onInput(event));
@@ -37,7 +36,10 @@ export class Settings {
 
   /* The ranges and styles of the chosen model. */
   showModel() {
-    const { style, beam, guidance } = this.form.elements, model = this.model;
+    const { style, beam, guidance, compare } = this.form.elements, model = this.model, compared = compare.value;
+    const others = this.page.models.map(({ name }) => name).filter((name) => name !== model.name);
+    options(compare, others, "no other model");
+    compare.value = others.includes(compared) ? compared : "";
     options(style, model.styles);
     style.value = model.style;
     $("style-choice").hidden = model.styles.length < 2;
@@ -74,6 +76,6 @@ export class Settings {
   /* The model to compare with, if there is one. */
   get other() {
     const { compare } = this.form.elements;
-    return this.page.models.find(({ name }) => name === compare.value && name !== this.model.name);
+    return this.page.models.find(({ name }) => name === compare.value);
   }
 }

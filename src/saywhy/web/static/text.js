@@ -19,6 +19,13 @@ export const probability = (p) => {
   return p < 0.001 ? "below 0.1 %" : `${(100 * p).toFixed(p < 0.1 ? 1 : 0)} %`;
 };
 
+/* What `render` puts in place of a list of buttons keeps the keyboard focus where it was. */
+export const keepFocus = (list, render) => {
+  const at = [...list.querySelectorAll("button")].indexOf(document.activeElement);
+  render();
+  if (at >= 0) list.querySelectorAll("button")[at]?.focus({ preventScroll: true });
+};
+
 /* "n't" and "'s" belong to the word before them. */
 const CLITIC = /^(n't|'(s|m|d|ll|re|ve)?)$/;
 export const isClitic = (word) => CLITIC.test(word);

@@ -1,5 +1,6 @@
 /* How a picture gets here: dropped, pasted, chosen, photographed, or one of the examples. */
 
+import { UNREACHABLE } from "./api.js";
 import { $, create } from "./text.js";
 
 const MEGABYTE = 1_000_000;
@@ -47,8 +48,7 @@ export class Upload {
     if (file.size > limit)
       return this.fail(`${name} has ${Math.ceil(file.size / MEGABYTE)} MB, and the limit is ${limit / MEGABYTE} MB. Make the picture smaller first.`);
     const url = URL.createObjectURL(file);
-    const { width, height } = await sizeOf(url);
-    return this.take({ file, name: name || "picture", url, width, height, id: null });
+    return this.take({ file, name: name || "picture", url, ...(await sizeOf(url)), id: null });
   }
 
   example(name) {
@@ -59,8 +59,12 @@ export class Upload {
     button.type = "button";
     button.append(image);
     button.addEventListener("click", async () => {
-      const response = await fetch(image.src);
-      this.accept(await response.blob(), name);
+      try {
+        const response = await fetch(image.src);
+        this.accept(await response.blob(), name);
+      } catch {
+        this.fail(UNREACHABLE);
+      }
     });
     item.append(button);
     return item;
@@ -72,6 +76,6 @@ const sizeOf = (url) =>
   new Promise((done) => {
     const image = new Image();
     image.onload = () => done({ width: image.naturalWidth, height: image.naturalHeight });
-    image.onerror = () => done({ width: 4, height: 3 });
+    image.onerror = () => done({ width: 0, height: 0 });
     image.src = url;
   });

@@ -18,10 +18,19 @@ export class Viewer {
     $("viewer").style.setProperty("--opacity", opacity);
   }
 
-  showPicture(url, width, height) {
-    for (const id of ["picture", "pale-picture"]) $(id).src = url;
-    $("viewer").style.setProperty("--aspect", width / height);
+  /* A picture without a size is of a kind that the browser cannot show. */
+  showPicture({ url, width, height }) {
+    for (const id of ["picture", "pale-picture"]) {
+      $(id).src = url;
+      $(id).hidden = !width;
+    }
+    $("not-shown").hidden = Boolean(width);
+    this.setSize(width || 3, height || 2);
     this.showNothing();
+  }
+
+  setSize(width, height) {
+    $("viewer").style.setProperty("--aspect", width / height);
   }
 
   showNothing() {
@@ -54,10 +63,15 @@ export class Viewer {
   setMethod(method) {
     this.method = method;
     $("scale").classList.toggle("unsigned", !method.signed);
-    $("scale-low").textContent = method.signed ? "against" : "low";
-    $("scale-high").textContent = method.signed ? "for the word" : "high";
     $("signs").disabled = !method.signed;
-    $("method-description").textContent = method.description;
+    if (method.signed) this.describe(method.description, "against", "for the word");
+    else this.describe(method.description, "low", "high");
+  }
+
+  describe(description, low, high) {
+    $("method-description").textContent = description;
+    $("scale-low").textContent = low;
+    $("scale-high").textContent = high;
   }
 
   showBusy(text) {
