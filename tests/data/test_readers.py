@@ -127,6 +127,10 @@ class TestKarpathy:
         dataset = read_dataset(tmp_path / "dataset_coco.json", image_folder=tmp_path / "far")
         assert dataset.images[0].path.is_file()
 
+    def test_a_caption_that_is_not_text_is_refused(self, tmp_path: Path) -> None:
+        root = self.write(tmp_path, {"filename": "a.jpg", "split": "train", "sentences": [{"raw": ["a", "dog"]}]})
+        assert "unexpected contents (a caption that is not text)" in refusal(root)
+
     def test_malformed_json_is_located(self, tmp_path: Path) -> None:
         (tmp_path / "dataset_coco.json").write_text('{"images": [\n{"sentences": }]}')
         assert "line 2, column 15" in refusal(tmp_path)
