@@ -527,3 +527,14 @@ def test_images_can_be_in_another_folder_than_the_captions(run, model: Path, tmp
     )  # fmt: skip
     assert result.code == 0, result.err
     assert json.loads(result.out)["n"] == 3
+
+
+def test_outputs_overwrite_neither_inputs_nor_one_another(run, no_model, data: Path) -> None:
+    names, table = data / "names.txt", data / "captions.csv"
+    before = table.read_bytes()
+    assert "choose another name" in run("evaluate", "--data", table, "--save-captions", table).error
+    assert "choose another name" in run("evaluate", "--data", data, "--out", names, "--save-captions", names).error
+    assert "choose another name" in run("evaluate", "--data", data, "--captions", table, "--out", table).error
+    assert "choose another name" in run("data", "overlap", table, table, "--out", table).error
+    assert table.read_bytes() == before
+    assert not names.exists()
