@@ -171,6 +171,12 @@ def test_missing_device_model_or_module_is_named(run, model: Path, photos, optio
     assert message in run("caption", *photos, *model_option, *options).error
 
 
+def test_an_empty_argument_is_refused_and_is_not_the_current_folder(run, monkeypatch, photos: list[Path]) -> None:
+    monkeypatch.chdir(photos[0].parent)
+    assert "an argument is empty" in run("caption", "").error
+    assert "--model is empty" in run("caption", photos[0], "--model", "").error
+
+
 def test_unknown_command_suggests_the_most_similar(run) -> None:
     assert "Did you mean 'caption'?" in run("captoin").error
 

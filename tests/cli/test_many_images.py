@@ -72,6 +72,11 @@ def test_explanations_of_a_folder(run, model: Path, folder: Path, tmp_path: Path
         (("a.jpg", "--part-size", "3"), "add --in"),
         (("--in", "x", "--out", "y.jsonl", "--json"), "--in writes rows to --out"),
         (("--in", "gone", "--out", "y.jsonl"), "gone: no such file or folder"),
+        (("--in", "x", "--out", "y.csv"), "unknown kind of output '.csv'"),
+        (("--in", "x", "--out", ""), "--out is empty: give a value"),
+        (("--in", "x", "--out="), "--out is empty: give a value"),
+        (("--in", "x", "--out", "y.jsonl", "--workers", "100000"), "'--workers'"),
+        (("--in", "x", "--out", "y.jsonl", "--batch-size", "99999999999999999999"), "'--batch-size'"),
     ],
 )
 def test_options_that_do_not_fit_together_are_one_line(run, no_model, arguments, line, tmp_path, monkeypatch) -> None:

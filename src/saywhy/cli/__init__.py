@@ -100,6 +100,7 @@ def main() -> None:
         warnings.simplefilter("ignore")  # warnings of libraries, meant for programmers
     with _signals_interrupt() as received:
         try:
+            _refuse_empty(arguments)
             code = _run(arguments)
         except (KeyboardInterrupt, Exception) as error:
             if verbose:
@@ -111,6 +112,15 @@ def main() -> None:
                 code = _report(error)
     _close_output()
     sys.exit(code)
+
+
+def _refuse_empty(arguments: Sequence[str]) -> None:
+    """Raise a `UserError` for an empty value, such as that of an unset variable: as a path it means this folder."""
+    for option, value in zip(("", *arguments), arguments, strict=False):
+        name, equals, text = value.partition("=") if value.startswith("--") else (option, "=", value)
+        if equals and not text:
+            subject = name if name.startswith("--") else "an argument"
+            raise UserError(f"{subject} is empty: give a value, or check the variable that should hold it")
 
 
 def _run(arguments: Sequence[str]) -> int:
