@@ -282,6 +282,13 @@ def test_pickle_given_as_weights_is_refused_and_not_run(train, tmp_path, recwarn
     assert not recwarn.list, "warnings of a library would be more than one line"
 
 
+@pytest.mark.parametrize("option", ["--start", "--teacher"])
+def test_a_folder_without_a_model_to_start_or_learn_from_is_named(train, data: Path, option: str) -> None:
+    distil = ("--set", "training.distil=0.5") if option == "--teacher" else ()
+    assert "no model at gone: give a folder" in train(option, "gone", *distil).error
+    assert f"{data} has no config.json: it is not a saywhy model" in train(option, data, *distil).error
+
+
 def test_missing_weights_are_named(train, tmp_path: Path) -> None:
     assert f"{tmp_path / 'none.pt'}" in train("--weights", tmp_path / "none.pt").error
 

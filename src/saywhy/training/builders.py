@@ -20,7 +20,7 @@ from PIL import Image
 
 from saywhy import captioners
 from saywhy.cache import DiskCache, content_key
-from saywhy.captioners.model_folder import WEIGHTS, SavedModel, load, read_tensors
+from saywhy.captioners.model_folder import WEIGHTS, SavedModel, load, read_config, read_tensors
 from saywhy.data.checks import require_images
 from saywhy.data.datasets import CaptionedImage, Dataset, digest
 from saywhy.data.loading import CachedImages, ImageFiles, RegionBoxes
@@ -231,10 +231,15 @@ def source_digests(
     """Digests of everything that a run depends on, besides the recipe and the encoder's weights."""
     return {
         "data": digest(*(split for part in data.parts for split in (part.train, part.dev))),
-        "start": content_key(Path(start) / WEIGHTS) if start else None,
-        "teachers": {Path(folder).name: content_key(Path(folder) / WEIGHTS) for folder in teachers},
+        "start": _model_key(Path(start)) if start else None,
+        "teachers": {Path(folder).name: _model_key(Path(folder)) for folder in teachers},
         "regions": regions.table.identity() if regions else None,
     }
+
+
+def _model_key(folder: Path) -> str:
+    read_config(folder)  # a UserError where the folder holds no captioner
+    return content_key(folder / WEIGHTS)
 
 
 def image_files(recipe: PixelRecipe, paths: Sequence[Path]) -> ImageFiles:
