@@ -47,7 +47,7 @@ def test_caption_gives_words_with_log_probabilities(run, folder, photo):
 
 def test_explanation_has_a_budget_that_names_class_token_and_pieces(run, folder, photo, tmp_path):
     result = run("explain", photo, "--model", folder, "--out", tmp_path / "out")
-    assert result.code == 0, result.err
+    assert (result.code, result.err) == (0, "")
     words = json.loads((tmp_path / "out" / "explanation.json").read_text())["words"]
     for word in words:
         assert sum(word["budget"].values()) == pytest.approx(word["score"], abs=1e-4)

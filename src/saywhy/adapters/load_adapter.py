@@ -19,7 +19,7 @@ from saywhy.data.subwords import SubwordVocabulary
 from saywhy.encoders.registry import EncoderSettings
 from saywhy.errors import UserError
 from saywhy.language_models.word_tokens import token_texts
-from saywhy.pretrained import import_transformers, load_part, load_weights, short_name
+from saywhy.pretrained import import_transformers, load_part, load_weights, quiet, short_name
 
 WHAT = "a captioner"
 
@@ -75,7 +75,8 @@ def adapt(
 
     `prompt` is what a model that follows instructions is asked.
     """
-    model.set_attn_implementation("eager")  # others do not return attention weights
+    with quiet():
+        model.set_attn_implementation("eager")  # others do not return attention weights
     native = _native_tokens(cls, model, tokenizer, prompt)
     encoder = _vision_tower(cls, model, processor, name)
     captioner = cls(model, encoder, native).eval()

@@ -202,7 +202,7 @@ def _output_stem(image: str) -> str:
 
 
 def _path_key(path: Path) -> str:
-    return str(path.resolve()).casefold()  # some file systems treat Dog.png and dog.png as one file
+    return os.path.realpath(path).casefold()  # some file systems treat Dog.png and dog.png as one file
 
 
 def check_writable(
@@ -218,7 +218,7 @@ def check_writable(
         actual, expected = ("a folder", "a file") if path.is_dir() else ("a file", "a folder")
         raise UserError(f"{option} {path}: is {actual}, and should be {expected}; choose another name")
     if os.path.realpath(path) in {os.path.realpath(other) for other in other_than if other is not None}:
-        raise UserError(f"{option} {path}: is also an input or another output; choose another name")
+        raise UserError(f"{option} {path}: would overwrite an input or another output; choose another name")
     parent = path if folder else path.parent
     while not parent.exists():
         parent = parent.parent
