@@ -62,6 +62,15 @@ def test_request_that_the_vocabulary_cannot_express_is_one_line(run, folder, pho
     assert "not in the model's vocabulary" in error
 
 
+@pytest.mark.parametrize(
+    ("file", "key"), [("tokenizer_config.json", "model_max_length"), ("preprocessor_config.json", "rescale_factor")]
+)
+def test_a_value_of_the_wrong_type_is_one_line(run, copied, photo, file: str, key: str):
+    contents = json.loads((copied / file).read_text())
+    (copied / file).write_text(json.dumps(contents | {key: ["a"]}))
+    assert f"{copied}: not a captioner that can be loaded" in run("caption", photo, "--model", copied).error
+
+
 def test_risk_is_fitted_and_saved_in_another_folder(run, folder, photo, data, tmp_path):
     saved = tmp_path / "with-risk"
     result = run(
