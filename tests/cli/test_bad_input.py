@@ -395,3 +395,10 @@ def test_verbose_shows_the_traceback_wherever_it_is_given(run, tmp_path: Path) -
 
 def test_no_arguments_show_the_help(run) -> None:
     assert "Commands" in run().out
+
+
+def test_a_caption_of_10_000_words_is_refused_and_does_not_fill_the_memory(train, data: Path, tmp_path: Path) -> None:
+    with (data / "captions.csv").open("a") as table:
+        table.write(f"0.png,{'word1 ' * 10_000},train\n")
+    assert "0.png: a caption of 10,000 words, and training reads at most 1,000" in train().error
+    assert train("--set", "training.max_words=40").code == 0

@@ -358,6 +358,10 @@ def test_an_unknown_layout_lists_the_known_ones(tmp_path: Path) -> None:
     assert all(f"{name}: {readers[name].layout}" in line for name in readers)
 
 
+def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
+    assert "'a\\x00b.jpg' is not the name of a file" in refusal(write_table(tmp_path, "image,caption\na\0b.jpg,A\n"))
+
+
 def test_wrong_paths_and_reader_names_are_refused(tmp_path: Path) -> None:
     assert "no such file or folder" in refusal(tmp_path / "gone")
     assert "did you mean" in refusal(tmp_path, reader="flickr8")

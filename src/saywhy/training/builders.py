@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 OnEvent = Callable[[dict[str, Any]], None]
 
+MOST_WORDS = 1000  # in a caption
 DEFAULT_MIN_COUNT = 5
 CANVAS = 1.125  # training crops are cut from an image this much larger than they are
 TIMEOUT = timedelta(days=1)  # the other processes wait while the first encodes features and evaluates on dev
@@ -82,9 +83,16 @@ def _fabric_precision(precision: str, device: str) -> str:
 
 
 def training_captions(images: Sequence[CaptionedImage], max_words: int | None) -> list[list[list[str]]]:
-    """The words of each caption of each image; of captions that are all too long, the shortest is kept."""
+    """The words of each caption of each image; of captions that are all too long, the shortest is kept.
+
+    Without a limit, a `UserError` names a caption whose length can only be a mistake, and would need much memory.
+    """
     captions = [[tokenize(text) for text in image.captions] for image in images]
     if max_words is None:
+        for image, texts in zip(images, captions, strict=True):
+            if (longest := max(map(len, texts))) > MOST_WORDS:
+                problem = f"a caption of {longest:,} words, and training reads at most {MOST_WORDS:,}"
+                raise UserError(f"{image.name}: {problem}: correct it, or leave it out with training.max_words")
         return captions
     return [
         [words for words in image if len(words) <= max_words] or [min(image, key=len)[:max_words]] for image in captions

@@ -48,6 +48,8 @@ def group_by_image(
     """A data set from captions, its images in the order of first mention; blank captions are dropped and counted."""
     by_image: dict[str, list[str]] = {}
     for name, caption in captions:
+        if "\0" in name:
+            raise UserError(f"{root}: {name!r} is not the name of a file; correct the captions file")
         by_image.setdefault(name, []).append(" ".join(caption.split()))
     nonblank = {name: tuple(filter(None, texts)) for name, texts in by_image.items()}
     images = tuple(CaptionedImage(name, path(name), texts, split(name)) for name, texts in nonblank.items() if texts)
