@@ -60,6 +60,19 @@ def parse_json(text: str | bytes, source: str | Path, advice: str = "correct or 
     raise UserError(f"{source}: malformed JSON{detail}; {advice}")
 
 
+def is_unicode(text: str) -> bool:
+    r"""Whether UTF-8 can encode a text; an escape in JSON may stand for half of a surrogate pair.
+
+    >>> is_unicode("caf\u00e9"), is_unicode("\ud800")
+    (True, False)
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Read a TOML file."""
     text = read_text(path)

@@ -103,6 +103,7 @@ def test_captions_without_words_are_tokenised(evaluate, tmp_path: Path) -> None:
         (['{"image": "6.png"}'], "entry 1: not a JSON object"),
         (['{"image": "6.png", "caption": 5}'], "entry 1: not a JSON object"),
         (['{"image": "6.png", "words": [{"w": 5}]}'], "entry 1: not a JSON object"),
+        ([r'{"image": "6.png", "caption": "a \ud800 dog"}'], "entry 1: half of a surrogate pair"),
         (['{"image": ["6.png"], "caption": "a"}'], "entry 1: not a JSON object"),
         (['[{"image_id": 6, "caption": "a"}, 7]'], "entry 2: not a JSON object"),
         (['{"images": [{"id": 6}], "annotations": []}'], 'an entry of "images" has no "id" or no "file_name"'),

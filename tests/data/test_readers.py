@@ -362,6 +362,11 @@ def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
     assert "'a\\x00b.jpg' is not the name of a file" in refusal(write_table(tmp_path, "image,caption\na\0b.jpg,A\n"))
 
 
+def test_a_caption_with_half_a_surrogate_pair_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "captions.jsonl").write_text('{"image": "a.jpg", "caption": "a \\ud800 dog"}\n')
+    assert "a caption of a.jpg has half of a surrogate pair" in refusal(tmp_path)
+
+
 def test_wrong_paths_and_reader_names_are_refused(tmp_path: Path) -> None:
     assert "no such file or folder" in refusal(tmp_path / "gone")
     assert "did you mean" in refusal(tmp_path, reader="flickr8")
