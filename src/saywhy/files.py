@@ -7,6 +7,7 @@ import json
 import os
 import re
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,31 @@ def parse_json(text: str | bytes, source: str | Path, advice: str = "correct or 
     except ValueError as error:  # such as an integer of more digits than Python converts
         detail = f" ({error})"
     raise UserError(f"{source}: malformed JSON{detail}; {advice}")
+
+
+def is_unicode(text: str) -> bool:
+    r"""Whether UTF-8 can encode a text; an escape in JSON may stand for half of a surrogate pair.
+
+    >>> is_unicode("caf\u00e9"), is_unicode("\ud800")
+    (True, False)
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Read a TOML file."""
+    text = read_text(path)
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        detail = "nested too deeply"
+    except ValueError as error:  # malformed, or an integer of more digits than Python converts
+        detail = str(error)
+    raise UserError(f"{path}: not TOML ({detail}); correct it")
 
 
 @contextlib.contextmanager

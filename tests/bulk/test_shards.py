@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from pathlib import Path
 
 import pytest
@@ -53,10 +54,17 @@ def test_a_folder_of_shards_a_pattern_and_single_files_are_found(tmp_path):
 
 @pytest.mark.parametrize(
     ("argument", "line"),
-    [("gone", "no such file"), ("none-*.jpg", "no file matches"), ("", "no images"), ("a.tar.gz", "decompress")],
+    [
+        ("gone", "no such file"),
+        ("none-*.jpg", "tar file matches"),
+        ("*.txt", "tar file matches"),
+        ("", "no images"),
+        ("a.tar.gz", "decompress"),
+    ],
 )
 def test_inputs_without_images_are_refused(tmp_path, argument, line):
     (tmp_path / "a.tar.gz").write_bytes(b"x")
+    (tmp_path / "notes.txt").write_bytes(b"x")
     with pytest.raises(UserError, match=line):
         find_shards([str(tmp_path / argument)])
 
@@ -101,6 +109,24 @@ def test_something_else_named_tar_is_named(tmp_path):
         TarShard(str(tmp_path / "a.tar")).refs()
 
 
+@pytest.mark.parametrize("shard", [TarShard, ParquetShard])
+def test_a_pipe_is_refused_and_does_not_block(tmp_path, shard):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="pipe: not an ordinary file"):
+        shard(str(tmp_path / "pipe")).refs()
+
+
+def test_a_tar_member_beyond_64_bits_is_an_error_of_the_shard(tmp_path):
+    path = write_tar(tmp_path / "a.tar", [("0.png", png(0))])
+    header = bytearray(path.read_bytes()[:512])
+    header[124:136] = b"\x80\0\0\0\x7f" + b"\xff" * 7  # the size of the member
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    path.write_bytes(bytes(header) + path.read_bytes()[512:])
+    with pytest.raises(UserError, match=r"a\.tar: "):
+        TarShard(str(path)).refs()
+
+
 def test_parquet_reads_structs_bytes_and_paths_alike(tmp_path):
     images = [png(n) for n in range(5)]
     (tmp_path / "0.png").write_bytes(images[0])
@@ -127,6 +153,17 @@ def test_a_hugging_face_row_without_bytes_is_read_by_its_path(tmp_path):
     assert first.read() == tmp_path / "0.png"
     with pytest.raises(UnreadableImage, match=r"a\.parquet, row 1: no image"):
         second.read()
+
+
+def test_rows_that_hold_something_else_than_an_image_are_unreadable_images(tmp_path):
+    image = arrow.struct([("bytes", arrow.binary()), ("path", arrow.int64())])
+    numbers = arrow.array([{"bytes": None, "path": 7}], image)
+    text = [None, arrow.py_buffer(struct.pack("<ii", 0, 2)), arrow.py_buffer(b"\xff\xfe")]
+    names = arrow.Array.from_buffers(arrow.string(), 1, text)
+    for file, column, line in (("a.parquet", numbers, "row 0: neither"), ("b.parquet", names, "row 0: .* UTF-8")):
+        (ref,) = ParquetShard(str(write_parquet(tmp_path / file, {"image": column}))).refs()
+        with pytest.raises(UnreadableImage, match=line):
+            ref.read()
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_caption_gives_words_with_log_probabilities(run, folder, photo):
 
 def test_explanation_has_a_budget_that_names_class_token_and_pieces(run, folder, photo, tmp_path):
     result = run("explain", photo, "--model", folder, "--out", tmp_path / "out")
-    assert result.code == 0, result.err
+    assert (result.code, result.err) == (0, "")
     words = json.loads((tmp_path / "out" / "explanation.json").read_text())["words"]
     for word in words:
         assert sum(word["budget"].values()) == pytest.approx(word["score"], abs=1e-4)
@@ -65,6 +65,15 @@ def test_explanation_has_a_budget_that_names_class_token_and_pieces(run, folder,
 def test_request_that_the_vocabulary_cannot_express_is_one_line(run, folder, photo, tmp_path):
     error = run("explain", photo, "--model", folder, "--out", tmp_path / "out", "--word", "Ж").error
     assert "not in the model's vocabulary" in error
+
+
+@pytest.mark.parametrize(
+    ("file", "key"), [("tokenizer_config.json", "model_max_length"), ("preprocessor_config.json", "rescale_factor")]
+)
+def test_a_value_of_the_wrong_type_is_one_line(run, copied, photo, file: str, key: str):
+    contents = json.loads((copied / file).read_text())
+    (copied / file).write_text(json.dumps(contents | {key: ["a"]}))
+    assert f"{copied}: not a captioner that can be loaded" in run("caption", photo, "--model", copied).error
 
 
 def test_risk_is_fitted_and_saved_in_another_folder(run, folder, photo, tmp_path, monkeypatch):

@@ -171,6 +171,12 @@ def test_missing_device_model_or_module_is_named(run, model: Path, photos, optio
     assert message in run("caption", *photos, *model_option, *options).error
 
 
+def test_an_empty_argument_is_refused_and_is_not_the_current_folder(run, monkeypatch, photos: list[Path]) -> None:
+    monkeypatch.chdir(photos[0].parent)
+    assert "an argument is empty" in run("caption", "").error
+    assert "--model is empty" in run("caption", photos[0], "--model", "").error
+
+
 def test_unknown_command_suggests_the_most_similar(run) -> None:
     assert "Did you mean 'caption'?" in run("captoin").error
 
@@ -274,6 +280,13 @@ def test_pickle_given_as_weights_is_refused_and_not_run(train, tmp_path, recwarn
     assert not ran.exists()
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["train.lock"], "nothing but the lock"
     assert not recwarn.list, "warnings of a library would be more than one line"
+
+
+@pytest.mark.parametrize("option", ["--start", "--teacher"])
+def test_a_folder_without_a_model_to_start_or_learn_from_is_named(train, data: Path, option: str) -> None:
+    distil = ("--set", "training.distil=0.5") if option == "--teacher" else ()
+    assert "no model at gone: give a folder" in train(option, "gone", *distil).error
+    assert f"{data} has no config.json: it is not a saywhy model" in train(option, data, *distil).error
 
 
 def test_missing_weights_are_named(train, tmp_path: Path) -> None:
@@ -382,3 +395,10 @@ def test_verbose_shows_the_traceback_wherever_it_is_given(run, tmp_path: Path) -
 
 def test_no_arguments_show_the_help(run) -> None:
     assert "Commands" in run().out
+
+
+def test_a_caption_of_10_000_words_is_refused_and_does_not_fill_the_memory(train, data: Path, tmp_path: Path) -> None:
+    with (data / "captions.csv").open("a") as table:
+        table.write(f"0.png,{'word1 ' * 10_000},train\n")
+    assert "0.png: a caption of 10,000 words, and training reads at most 1,000" in train().error
+    assert train("--set", "training.max_words=40").code == 0

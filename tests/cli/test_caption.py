@@ -155,3 +155,15 @@ def test_shipped_model_captions_the_example_images(run) -> None:
         assert row["model"] == SHIPPED
         assert 3 <= len(row["words"]) <= 20
         assert "<" not in row["caption"]
+
+
+@pytest.mark.parametrize("arguments", [("caption", "--figures"), ("explain", "--out")])
+def test_a_folder_that_is_a_loop_of_links_is_one_line(
+    run, model: Path, photos: list[Path], tmp_path, arguments
+) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    command, option = arguments
+    result = run(command, photos[0], "--model", model, option, tmp_path / "loop")
+    assert result.code == 2
+    assert "loop: " in result.err
+    assert result.err.count("\n") == 1

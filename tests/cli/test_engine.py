@@ -57,3 +57,15 @@ def test_mistakes_of_export_are_one_line(run, tmp_path: Path, options: tuple, me
 def test_export_overwrites_no_other_files(run, photos: list[Path]) -> None:
     assert "folder of other files" in run(*EXPORT, photos[0].parent).error
     assert "is a file" in run(*EXPORT, photos[0]).error
+
+
+def test_a_full_disk_is_not_a_fault_of_the_captioner(run, model: Path, tmp_path: Path, monkeypatch) -> None:
+    pytest.importorskip("onnxscript", reason="needs the extra onnx")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("saywhy.onnx_engine.graph_tracer.fold_constants", full)
+    error = run(*EXPORT, tmp_path / "onnx", "--model", model).error
+    assert error.startswith(f"saywhy: {tmp_path / 'onnx'}: No space left on device")
+    assert not list(tmp_path.iterdir())

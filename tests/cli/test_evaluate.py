@@ -103,6 +103,7 @@ def test_captions_without_words_are_tokenised(evaluate, tmp_path: Path) -> None:
         (['{"image": "6.png"}'], "entry 1: not a JSON object"),
         (['{"image": "6.png", "caption": 5}'], "entry 1: not a JSON object"),
         (['{"image": "6.png", "words": [{"w": 5}]}'], "entry 1: not a JSON object"),
+        ([r'{"image": "6.png", "caption": "a \ud800 dog"}'], "entry 1: half of a surrogate pair"),
         (['{"image": ["6.png"], "caption": "a"}'], "entry 1: not a JSON object"),
         (['[{"image_id": 6, "caption": "a"}, 7]'], "entry 2: not a JSON object"),
         (['{"images": [{"id": 6}], "annotations": []}'], 'an entry of "images" has no "id" or no "file_name"'),
@@ -527,3 +528,14 @@ def test_images_can_be_in_another_folder_than_the_captions(run, model: Path, tmp
     )  # fmt: skip
     assert result.code == 0, result.err
     assert json.loads(result.out)["n"] == 3
+
+
+def test_outputs_overwrite_neither_inputs_nor_one_another(run, no_model, data: Path) -> None:
+    names, table = data / "names.txt", data / "captions.csv"
+    before = table.read_bytes()
+    assert "choose another name" in run("evaluate", "--data", table, "--save-captions", table).error
+    assert "choose another name" in run("evaluate", "--data", data, "--out", names, "--save-captions", names).error
+    assert "choose another name" in run("evaluate", "--data", data, "--captions", table, "--out", table).error
+    assert "choose another name" in run("data", "overlap", table, table, "--out", table).error
+    assert table.read_bytes() == before
+    assert not names.exists()

@@ -72,6 +72,11 @@ def test_more_images_are_left_out(train_lm, tmp_path: Path):
     assert json.loads((tmp_path / "lm" / "run.json").read_text())["captions"] == 13
 
 
+def test_captions_that_are_all_too_long_are_a_mistake_of_text_or_recipe(train_lm, text: Path):
+    text.write_text("0.png\t" + "word1 " * 10_000)
+    assert train_lm().error.endswith("check --text, --data, --exclude and training.max_words")
+
+
 def test_captions_without_an_image_are_announced(train_lm, tmp_path: Path):
     (tmp_path / "captions.txt").write_text("word0 word1\nword2\n")
     result = train_lm(text=tmp_path / "captions.txt")

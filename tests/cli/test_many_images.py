@@ -24,7 +24,7 @@ def folder(photos: list[Path]) -> Path:
     return photos[0].parent
 
 
-@pytest.mark.parametrize("name", ["out.parquet", "out.jsonl", "rows", "rows.v2"])
+@pytest.mark.parametrize("name", ["out.parquet", "out.jsonl", "rows"])
 def test_images_of_a_folder_become_rows(run, model: Path, folder: Path, tmp_path: Path, name: str) -> None:
     (folder / "2.png").write_text("not an image")
     result = run("caption", "--in", folder, "--out", tmp_path / name, "--model", model)
@@ -72,6 +72,11 @@ def test_explanations_of_a_folder(run, model: Path, folder: Path, tmp_path: Path
         (("a.jpg", "--part-size", "3"), "add --in"),
         (("--in", "x", "--out", "y.jsonl", "--json"), "--in writes rows to --out"),
         (("--in", "gone", "--out", "y.jsonl"), "gone: no such file or folder"),
+        (("--in", "x", "--out", "y.csv"), "unknown kind of output '.csv'"),
+        (("--in", "x", "--out", ""), "--out is empty: give a value"),
+        (("--in", "x", "--out="), "--out is empty: give a value"),
+        (("--in", "x", "--out", "y.jsonl", "--workers", "100000"), "'--workers'"),
+        (("--in", "x", "--out", "y.jsonl", "--batch-size", "99999999999999999999"), "'--batch-size'"),
     ],
 )
 def test_options_that_do_not_fit_together_are_one_line(run, no_model, arguments, line, tmp_path, monkeypatch) -> None:

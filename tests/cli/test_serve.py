@@ -30,6 +30,12 @@ def test_a_port_in_use_is_noticed_before_a_model_is_loaded(run, no_model):
         assert f"cannot listen on 127.0.0.1, port {port}" in run("serve", "--port", port).error
 
 
+def test_options_that_no_server_can_have_are_refused_before_a_model_is_loaded(run, no_model):
+    pytest.importorskip("fastapi", reason="saywhy serve needs pip install 'saywhy[web]'")
+    assert "cannot listen on" in run("serve", "--port", 0, "--host", "é" * 100).error
+    assert "'--threads'" in run("serve", "--threads", 10**12).error
+
+
 def test_an_unknown_model_is_refused(run, tmp_path):
     pytest.importorskip("fastapi", reason="saywhy serve needs pip install 'saywhy[web]'")
     assert "nothing" in run("serve", "--port", 0, "--model", tmp_path / "nothing").error

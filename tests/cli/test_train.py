@@ -72,8 +72,10 @@ def test_of_several_processes_only_the_first_prints(
 
 
 def test_set_changes_keys_of_the_recipe() -> None:
+    digits = "9" * 5000  # more than Python converts: no TOML
     settings = ["training.lr=1e-4", "relevance.weights=random", "name=mine", "augmentation.scale=[0.5, 1.0]"]
-    assert changes_of(3, None, 2, settings) == {
+    assert changes_of(3, None, 2, [*settings, f"vocabulary.size={digits}"]) == {
+        "vocabulary": {"size": digits},
         "name": "mine",
         "seed": 3,
         "training": {"lr": 1e-4, "epochs": 2},

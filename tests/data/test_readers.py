@@ -127,6 +127,10 @@ class TestKarpathy:
         dataset = read_dataset(tmp_path / "dataset_coco.json", image_folder=tmp_path / "far")
         assert dataset.images[0].path.is_file()
 
+    def test_a_caption_that_is_not_text_is_refused(self, tmp_path: Path) -> None:
+        root = self.write(tmp_path, {"filename": "a.jpg", "split": "train", "sentences": [{"raw": ["a", "dog"]}]})
+        assert "unexpected contents (a caption that is not text)" in refusal(root)
+
     def test_malformed_json_is_located(self, tmp_path: Path) -> None:
         (tmp_path / "dataset_coco.json").write_text('{"images": [\n{"sentences": }]}')
         assert "line 2, column 15" in refusal(tmp_path)
@@ -352,6 +356,15 @@ class TestFolder:
 def test_an_unknown_layout_lists_the_known_ones(tmp_path: Path) -> None:
     line = refusal(tmp_path)
     assert all(f"{name}: {readers[name].layout}" in line for name in readers)
+
+
+def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
+    assert "'a\\x00b.jpg' is not the name of a file" in refusal(write_table(tmp_path, "image,caption\na\0b.jpg,A\n"))
+
+
+def test_a_caption_with_half_a_surrogate_pair_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "captions.jsonl").write_text('{"image": "a.jpg", "caption": "a \\ud800 dog"}\n')
+    assert "a caption of a.jpg has half of a surrogate pair" in refusal(tmp_path)
 
 
 def test_wrong_paths_and_reader_names_are_refused(tmp_path: Path) -> None:

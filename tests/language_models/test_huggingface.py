@@ -246,7 +246,7 @@ def test_prompts_are_written_as_captioners_write(tokenizer):
 
 
 def test_a_prompt_that_leaves_no_room_for_a_caption_is_refused(model, tokenizer, vocabulary):
-    with pytest.raises(UserError, match=r"the prompt has \d+ tokens, and this language model reads 128"):
+    with pytest.raises(UserError, match=r"this language model reads 128 tokens, and its prompt has \d+"):
         HuggingFaceScorer(model, tokenizer, vocabulary, ["a dog runs"] * 20)
 
 

@@ -121,6 +121,14 @@ def test_what_is_no_clip_model_is_refused_in_one_line(tmp_path: Path, place: str
     assert "\n" not in str(caught.value)
 
 
+def test_a_value_of_the_wrong_type_is_found_before_images_are_captioned(tmp_path: Path) -> None:
+    tiny_transformers.save_clip(tmp_path)
+    path = tmp_path / "preprocessor_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"image_mean": "grey"}))
+    with pytest.raises(UserError, match="not a CLIP model that can be loaded"):
+        load_clip(tmp_path)
+
+
 def test_pickled_weights_of_clip_are_refused(tmp_path: Path) -> None:
     model = tiny_transformers.save_clip(tmp_path)
     (tmp_path / "model.safetensors").unlink()

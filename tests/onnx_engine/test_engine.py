@@ -108,9 +108,12 @@ def test_a_graph_of_another_model_is_one_line(copy: Path) -> None:
         load_onnx(copy)
 
 
-def test_graphs_that_do_not_fit_the_manifest_are_one_line(copy: Path) -> None:
-    manifest = json.loads((copy / MANIFEST).read_text())
-    manifest["state"][0]["name"] = "other"
+@pytest.mark.parametrize(
+    "change",
+    [{"maps": ["a", "b", "c"]}, {"preprocessing": {"size": 96}}, {"state": [{"name": "other", "constant": True}]}],
+)
+def test_graphs_that_do_not_fit_the_manifest_are_one_line(copy: Path, change: dict) -> None:
+    manifest = json.loads((copy / MANIFEST).read_text()) | change
     (copy / MANIFEST).write_text(json.dumps(manifest))
     with pytest.raises(UserError, match="do not fit"):
         load_onnx(copy)

@@ -193,8 +193,14 @@ def test_a_missing_file_a_folder_and_text_that_is_not_toml_are_refused(tmp_path)
     assert "not TOML" in refusal(write_recipe(tmp_path, "seed = = 1"))
     assert "not TOML" in refusal(write_recipe(tmp_path, "seed = 1\nseed = 2"))
     assert "nested too deeply" in refusal(write_recipe(tmp_path, "seed = " + "[" * 100_000))
+    assert "not TOML" in refusal(write_recipe(tmp_path, "seed = " + "9" * 5000)), "more digits than Python converts"
     (tmp_path / "recipe.toml").write_bytes(b'name = "\xff"')
-    assert "not TOML" in refusal(tmp_path / "recipe.toml")
+    assert "not UTF-8 text" in refusal(tmp_path / "recipe.toml")
+
+
+def test_a_byte_order_mark_is_not_part_of_a_recipe(tmp_path):
+    (tmp_path / "recipe.toml").write_bytes(b'\xef\xbb\xbfname = "mine"')
+    assert read_recipe(tmp_path / "recipe.toml").name == "mine"
 
 
 def test_changes_are_checked_like_the_file(tmp_path):

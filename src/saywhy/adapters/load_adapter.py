@@ -19,7 +19,7 @@ from saywhy.data.subwords import SubwordVocabulary
 from saywhy.encoders.registry import EncoderSettings
 from saywhy.errors import UserError
 from saywhy.language_models.word_tokens import token_texts
-from saywhy.pretrained import import_transformers, load_part, load_weights, short_name
+from saywhy.pretrained import import_transformers, load_part, load_weights, quiet, short_name, unusable
 
 WHAT = "a captioner"
 
@@ -43,13 +43,16 @@ def load_adapter(
     config = load_part(transformers.AutoConfig, location, WHAT, **code)
     cls = _adapter_of(location, config)
     tokenizer = load_part(transformers.AutoTokenizer, location, "a captioner with a tokenizer", **code)
-    if not len(tokenizer) or tokenizer("a", add_special_tokens=False)["input_ids"] == []:
-        raise UserError(f"{location}: its tokenizer is missing; save it beside the model, with tokenizer.json")
     processor = load_part(transformers.AutoImageProcessor, location, "a captioner with an image processor", **code)
-    check_memory(location, device)
-    model_class = getattr(transformers, cls.model_class, transformers.AutoModel)
-    model = load_weights(model_class, location, WHAT, "cpu", **code)
-    saved = adapt(cls, model, tokenizer, processor, short_name(location), prompt)
+    try:
+        if not len(tokenizer) or tokenizer("a", add_special_tokens=False)["input_ids"] == []:
+            raise UserError(f"{location}: its tokenizer is missing; save it beside the model, with tokenizer.json")
+        check_memory(location, device)
+        model_class = getattr(transformers, cls.model_class, transformers.AutoModel)
+        model = load_weights(model_class, location, WHAT, "cpu", **code)
+        saved = adapt(cls, model, tokenizer, processor, short_name(location), prompt)
+    except (TypeError, ValueError, AttributeError) as error:  # transformers loads values of any type
+        raise unusable(location, WHAT, error) from None
     saved.captioner.to(device)
     return saved
 
@@ -75,7 +78,8 @@ def adapt(
 
     `prompt` is what a model that follows instructions is asked.
     """
-    model.set_attn_implementation("eager")  # others do not return attention weights
+    with quiet():
+        model.set_attn_implementation("eager")  # others do not return attention weights
     native = _native_tokens(cls, model, tokenizer, prompt)
     encoder = _vision_tower(cls, model, processor, name)
     captioner = cls(model, encoder, native).eval()

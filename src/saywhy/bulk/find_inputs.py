@@ -48,14 +48,18 @@ def _paths(argument: str) -> Iterator[str]:
 
 
 def _matches(pattern: str) -> Iterator[str]:
-    matches = sorted(glob.glob(pattern, recursive=True))
-    if not matches:
-        raise UserError(f"{pattern}: no file matches this pattern; check it, and quote it for the shell")
-    for match in matches:
-        if os.path.isdir(match):
-            yield from _walk(match, (*PARQUET, *TAR), images=True)
-        elif has_image_suffix(match) or match.lower().endswith((*PARQUET, *TAR, *COMPRESSED)):
-            yield _supported(match)
+    paths = [path for match in sorted(glob.glob(pattern, recursive=True)) for path in _readable(match)]
+    if not paths:
+        problem = "no image, Parquet file or tar file matches this pattern"
+        raise UserError(f"{pattern}: {problem}; check it, and quote it for the shell")
+    yield from paths
+
+
+def _readable(match: str) -> Iterator[str]:
+    if os.path.isdir(match):
+        yield from _walk(match, (*PARQUET, *TAR), images=True)
+    elif has_image_suffix(match) or match.lower().endswith((*PARQUET, *TAR, *COMPRESSED)):
+        yield _supported(match)
 
 
 def _in_folder(folder: str) -> Iterator[str]:

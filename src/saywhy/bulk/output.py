@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from saywhy.bulk.parts import Part
-from saywhy.bulk.row_files import FORMATS, Column, Row, row_format
+from saywhy.bulk.row_files import Column, Row, row_format
 from saywhy.errors import UserError
 from saywhy.files import file_lock, read_json, write_text
 
@@ -32,16 +32,16 @@ class Output:
     """The parts of one run, and the file that they become.
 
     Args:
-        path: a file ending in .jsonl or .parquet, or a folder, in which the parts stay as Parquet.
+        path: a file ending in .jsonl or .parquet, or a folder without a suffix, in which the parts stay as Parquet.
         columns: of the rows.
     """
 
     def __init__(self, path: str | Path, columns: Sequence[Column]) -> None:
         self.path, self.columns = Path(path), columns
-        self.is_folder = self.path.suffix not in FORMATS
+        self.is_folder = not self.path.suffix
         self.suffix = ".parquet" if self.is_folder else self.path.suffix
         self.folder = self.path if self.is_folder else self.path.with_name(f"{self.path.name}.parts")
-        row_format(self.suffix)  # a UserError if a library is missing
+        row_format(self.suffix)  # a UserError if the suffix is unknown or a library is missing
 
     @contextmanager
     def opened(self, settings: Settings) -> Iterator[bool]:

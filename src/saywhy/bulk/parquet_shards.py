@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from saywhy.bulk.shards import require_ordinary_file
 from saywhy.data.images import EncodedImage
 from saywhy.errors import UnreadableImage, UserError
 
@@ -51,7 +52,11 @@ class ParquetRef:
         global _open_rows
         if _open_rows is None or not _open_rows.can_reach(self):
             _open_rows = _Rows(self)
-        return _source(self, _open_rows.value(self.row))
+        value = _open_rows.value(self.row)
+        try:
+            return _source(self, value.as_py())
+        except UnicodeDecodeError:
+            raise UnreadableImage(f"{self.shard}, row {self.row}: its path is not UTF-8 text; correct it") from None
 
 
 @dataclass(frozen=True)
@@ -131,6 +136,8 @@ def _source(ref: ParquetRef, value: Any) -> Path | EncodedImage:
         return EncodedImage(name, value)
     if not value:
         raise UnreadableImage(f"{name}: no image (null); leave the row out or fill it")
+    if not isinstance(value, str):
+        raise UnreadableImage(f"{name}: neither the bytes of an image nor a path; leave the row out or correct it")
     return Path(ref.shard).parent / value
 
 
@@ -162,11 +169,11 @@ class _Rows:
         return (self.shard, self.column) == (ref.shard, ref.column) and ref.row >= self.start
 
     def value(self, row: int) -> Any:
-        """The value of a row that `can_reach` allows."""
+        """The value of a row, as Arrow has it, that `can_reach` allows."""
         while row >= self.start + len(self.values):
             self.start += len(self.values)
             self.values = self._next()
-        return self.values[row - self.start].as_py()
+        return self.values[row - self.start]
 
     def _next(self) -> Any:
         try:
@@ -184,6 +191,7 @@ _open_rows: _Rows | None = None
 def _opened(path: str) -> Any:
     parquet = pyarrow("pyarrow.parquet")
     try:
+        require_ordinary_file(path)
         return parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
     except (OSError, ValueError) as error:
         raise _damaged(path, error) from None

@@ -103,7 +103,7 @@ FORMATS: Mapping[str, Callable[[], RowFormat]] = {".jsonl": JsonLines, ".parquet
 def row_format(suffix: str) -> RowFormat:
     """The format of files with this suffix."""
     if suffix not in FORMATS:
-        raise UserError(f"unknown kind of output {suffix!r}: {did_you_mean(suffix, FORMATS)}")
+        raise UserError(f"unknown kind of output {suffix!r}: {did_you_mean(suffix, FORMATS)}, or a name without a dot")
     return FORMATS[suffix]()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,6 +96,12 @@ class _FileRefs(Sequence[FileRef]):
     def __getitem__(self, index):  # type: ignore[no-untyped-def]
         found = self.paths[index]
         return FileRef(found) if isinstance(found, str) else [FileRef(path) for path in found]
+
+
+def require_ordinary_file(path: str) -> None:
+    """Raise a `UserError` for a pipe or a device, which cannot be read at any position."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise UserError(f"{path}: not an ordinary file; copy its contents into one")
 
 
 def digest_of(shards: Sequence[Shard]) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from saywhy.bulk.shards import require_ordinary_file
 from saywhy.data.images import EncodedImage, has_image_suffix
 from saywhy.errors import UserError
 
@@ -61,6 +62,7 @@ class TarShard:
     def refs(self) -> Sequence[TarRef]:
         """The images in it; a `UserError` if it is not a complete, uncompressed tar file."""
         try:
+            require_ordinary_file(self.name)
             with tarfile.open(self.name, "r:") as archive:
                 refs = [
                     TarRef(self.name, member.name, member.offset_data, member.size)
@@ -72,7 +74,7 @@ class TarShard:
             if "unexpected end" in str(error) or "truncated" in str(error):
                 raise _truncated(self.name) from None
             raise UserError(f"{self.name}: not an uncompressed tar file ({error}); extract or convert it") from None
-        except (OSError, tarfile.TarError) as error:
+        except (OSError, ValueError, tarfile.TarError) as error:  # ValueError: a size beyond 64 bits
             raise UserError(f"{self.name}: cannot be read ({error}); {ADVICE}") from None
         if not _has_end_marker(self.name, end):
             raise _truncated(self.name)

@@ -106,6 +106,8 @@ def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str
             save_file(tensors, part, metadata=metadata)
         except SafetensorError as error:  # a full disk; safetensors does not raise an OSError
             raise UserError(f"{path}: cannot be written ({error}); is the disk full?") from None
+        except UnicodeEncodeError:
+            raise UserError(f"{path}: safetensors writes to UTF-8 names only; choose another folder") from None
 
 
 def load(folder: str | Path, device: torch.device | str = "cpu") -> SavedModel:

@@ -104,6 +104,7 @@ def main() -> None:
         warnings.simplefilter("ignore")  # warnings of libraries, meant for programmers
     with _signals_interrupt() as received:
         try:
+            _refuse_empty(arguments)
             code = _run(arguments)
         except (KeyboardInterrupt, Exception) as error:
             received.ending = True
@@ -117,6 +118,15 @@ def main() -> None:
     _close_output()
     exec("")  # else `python -m` ends by SIGINT after an interrupt inside exec() of a text, as imports have
     sys.exit(code)
+
+
+def _refuse_empty(arguments: Sequence[str]) -> None:
+    """Raise a `UserError` for an empty value, such as that of an unset variable: as a path it means this folder."""
+    for option, value in zip(("", *arguments), arguments, strict=False):
+        name, equals, text = value.partition("=") if value.startswith("--") else (option, "=", value)
+        if equals and not text:
+            subject = name if name.startswith("--") else "an argument"
+            raise UserError(f"{subject} is empty: give a value, or check the variable that should hold it")
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -286,8 +286,7 @@ def _check_sheet(sheet: Path | None, images: list[Path]) -> None:
         raise UserError(f"--sheet {sheet}: not a name of a picture; let it end in .png or .jpg")
     if len(images) > SHEET_IMAGES:
         raise UserError(f"--sheet draws at most {SHEET_IMAGES} images, not {len(images)}: give fewer")
-    if sheet.resolve() in {image.resolve() for image in images}:
-        raise UserError(f"--sheet {sheet}: would overwrite that image; choose another name")
+    check_writable("--sheet", sheet, other_than=images)
 
 
 def _captioned_image(result: Any) -> CaptionedImage:

@@ -20,7 +20,7 @@ from typing import Any
 from saywhy.data.datasets import Dataset
 from saywhy.data.tokenizer import as_text, tokenize
 from saywhy.errors import UserError
-from saywhy.files import parse_json, read_text, write_text
+from saywhy.files import is_unicode, parse_json, read_text, write_text
 
 COCO_NAME = re.compile(r"(?:COCO_\w+_)?0*(\d+)")
 
@@ -67,11 +67,14 @@ def _entries(path: Path) -> Iterator[tuple[str | int, Sequence[str]]]:
     """The image (a path or an id) and the words of each caption in a file."""
     for where, entry, file_names in _objects(path):
         try:
-            yield _entry(entry, file_names)
+            image, words = _entry(entry, file_names)
         except (KeyError, TypeError, AttributeError):
             raise UserError(
                 f'{path}, {where}: not a JSON object with "image" (or "image_id") and "caption" (or "words")'
             ) from None
+        if not all(map(is_unicode, words)):
+            raise UserError(f"{path}, {where}: half of a surrogate pair (such as \\ud800); correct it")
+        yield image, words
 
 
 def _objects(path: Path) -> Iterator[tuple[str, Any, dict[Any, str]]]:

@@ -97,8 +97,6 @@ def guidance_settings(
     guidance: float | None, lm: str | None, lm_weight: str | None, lm_prompt: Path | None = None
 ) -> dict[str, Any]:
     """The decoding settings of --guidance and the --lm options; a `UserError` where they do not fit together."""
-    if lm is not None and not lm.strip():
-        raise UserError("--lm is empty: give the path of a language model")
     if lm_prompt is not None and lm is None:
         raise UserError("--lm-prompt is read by a language model: add --lm PATH")
     if lm_weight is not None and lm is None:
@@ -204,16 +202,23 @@ def _output_stem(image: str) -> str:
 
 
 def _path_key(path: Path) -> str:
-    return str(path.resolve()).casefold()  # some file systems treat Dog.png and dog.png as one file
+    return os.path.realpath(path).casefold()  # some file systems treat Dog.png and dog.png as one file
 
 
-def check_writable(option: str, path: Path | None, *, folder: bool = False) -> None:
-    """Raise a `UserError` if no file (or folder) can be written at `path`; nothing is created yet."""
+def check_writable(
+    option: str, path: Path | None, *, folder: bool = False, other_than: Iterable[Path | None] = ()
+) -> None:
+    """Raise a `UserError` if no file (or folder) can be written at `path`; nothing is created yet.
+
+    `other_than` are files that it would overwrite: inputs, and other outputs.
+    """
     if path is None:
         return
     if path.exists() and path.is_dir() != folder:
         actual, expected = ("a folder", "a file") if path.is_dir() else ("a file", "a folder")
         raise UserError(f"{option} {path}: is {actual}, and should be {expected}; choose another name")
+    if os.path.realpath(path) in {os.path.realpath(other) for other in other_than if other is not None}:
+        raise UserError(f"{option} {path}: would overwrite an input or another output; choose another name")
     parent = path if folder else path.parent
     while not parent.exists():
         parent = parent.parent

@@ -108,7 +108,7 @@ def overlap(
     from saywhy.data.overlap import find_overlap
     from saywhy.files import write_text
 
-    check_writable("--out", out)
+    check_writable("--out", out, other_than=(a, b))
     check_writable("--cache", cache, folder=True)
     first = read(a)
     second = first if a == b else read(b)

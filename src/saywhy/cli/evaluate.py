@@ -192,8 +192,8 @@ def evaluate(
         )
     if rescore and (out or save_captions or limit or not captions):
         raise UserError("--rescore needs --captions FILE, and excludes --out, --save-captions and --limit")
-    check_writable("--save-captions", save_captions)
-    check_writable("--out", out)
+    check_writable("--save-captions", save_captions, other_than=(data, captions, lm_prompt))
+    check_writable("--out", out, other_than=(data, captions, lm_prompt, save_captions))
     check_writable("--rescore", rescore)
     import_plugins(plugins)
 

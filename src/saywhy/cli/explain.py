@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -247,7 +248,7 @@ def _output_folders(out: Path, images: Sequence[Path], is_single: bool) -> Calla
     """The folder of each image's explanation: `out` itself for one image, else a folder within it."""
     if not is_single:
         return OutputPaths(out, [*images, out / INDEX], contents=_file_names())
-    if any((out / name).resolve() == images[0].resolve() for name in _file_names()):
+    if os.path.realpath(images[0]) in {os.path.realpath(out / name) for name in _file_names()}:
         raise UserError(f"--out {out}: would overwrite the image {images[0].name} in it; choose another folder")
     return lambda _: out
 

@@ -9,6 +9,7 @@ import typer
 
 DECODING, METHOD, METRICS = "Decoding", "How to explain it", "Metrics"  # panels of the help text
 OUTPUT, MACHINE, MANY, CHANGES = "Output", "Machine", "Many images", "Instead of the recipe's values"
+MOST_IMAGES, MOST_WORKERS = 100_000, 256
 FLAG = ""  # the metavar of a flag: newer versions of typer would print <bool>
 
 Images = Annotated[
@@ -205,12 +206,15 @@ CaptionEngine = Annotated[
         rich_help_panel=MACHINE,
     ),
 ]
-BatchSize = Annotated[int, typer.Option(metavar="N", min=1, help="Images per batch.", rich_help_panel=MACHINE)]
+BatchSize = Annotated[
+    int, typer.Option(metavar="N", min=1, max=MOST_IMAGES, help="Images per batch.", rich_help_panel=MACHINE)
+]
 AutoBatchSize = Annotated[
     int | None,
     typer.Option(
         metavar="N",
         min=1,
+        max=MOST_IMAGES,
         help="Images per batch.",
         show_default="1 on a CPU, 8 on a GPU",
         rich_help_panel=MACHINE,
@@ -221,6 +225,7 @@ Workers = Annotated[
     typer.Option(
         metavar="N",
         min=0,
+        max=MOST_WORKERS,
         help="Processes that read images; 0 reads them in the main process.",
         show_default="automatic",
         rich_help_panel=MACHINE,

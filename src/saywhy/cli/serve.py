@@ -57,7 +57,12 @@ def serve(
     threads: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, help="Threads of torch.", show_default="torch's choice", rich_help_panel=MACHINE
+            metavar="N",
+            min=1,
+            max=1024,
+            help="Threads of torch.",
+            show_default="torch's choice",
+            rich_help_panel=MACHINE,
         ),
     ] = None,
 ) -> None:
@@ -104,9 +109,10 @@ def _listen(host: str, port: int) -> Any:
     try:
         listener.bind((host, port))
         listener.listen(256)
-    except OSError as error:
+    except (OSError, TypeError) as error:  # TypeError: no name of a host, such as one of 300 letters
         listener.close()
-        raise UserError(f"cannot listen on {host}, port {port} ({error.strerror or error}): choose another") from None
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"cannot listen on {host}, port {port} ({reason}): choose another") from None
     return listener
 
 

@@ -216,7 +216,7 @@ def _value_of(setting: str) -> Any:
     _, _, text = setting.partition("=")
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -113,7 +113,8 @@ class HuggingFaceScorer:
         limit = getattr(model.config, "max_position_embeddings", None)
         if limit and len(ids) + TOKENS_OF_A_CAPTION > limit:
             raise UserError(
-                f"the prompt has {len(ids)} tokens, and this language model reads {limit}: give fewer example captions"
+                f"this language model reads {limit} tokens, and its prompt has {len(ids)}, which leaves too few for a "
+                "caption: give fewer example captions, or another model"
             )
         self.prompt = self._read_prompt(ids)
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL.Image import Image
+from PIL.Image import new as new_image
 from torch import Tensor
 
 from saywhy.data.images import open_image
@@ -100,6 +101,14 @@ def _load_transformers(location: str, device: torch.device | str) -> ClipModel:
         pixels = processor(images=images, return_tensors="pt")["pixel_values"]
         return _pooled(model.get_image_features(pixels.to(device)))
 
+    try:
+        with torch.inference_mode():
+            text_features(["a"])
+            image_features([new_image("RGB", (64, 64))])
+    except (
+        Exception
+    ) as error:  # transformers loads values of any type, and fails with any exception where they are used
+        raise unusable(location, what, error) from None
     return ClipModel(short_name(location), text_features, image_features)
 
 

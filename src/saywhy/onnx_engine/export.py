@@ -104,6 +104,9 @@ def _finished_folder(folder: Path) -> Iterator[Path]:
         if folder.exists():
             folder.rename(part.with_suffix(".old"))
         part.rename(folder)
+    except OSError as error:
+        error.filename, error.filename2 = str(folder), None
+        raise
     finally:
         for leftover in (part, part.with_suffix(".old")):
             shutil.rmtree(leftover, ignore_errors=True)

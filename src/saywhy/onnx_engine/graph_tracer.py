@@ -130,6 +130,8 @@ class GraphTracer:
             assert exported is not None
             exported.save(path)
             fold_constants(path)
+        except OSError:  # a full disk
+            raise
         except Exception as error:  # torch has many exceptions for what it cannot trace
             network = f"captioner {self.captioner.name} over {self.captioner.encoder.settings.name}"
             reason = " ".join(str(error).split())[:200]

@@ -75,8 +75,11 @@ class OnnxCaptioner:
 
     def _check(self, folder: Path) -> None:
         state = {f"state.{tensor.name}" for tensor in self.manifest.state}
+        (pixels,), size = self._encoder.get_inputs(), self.manifest.preprocessing.size
         fits = (
-            {node.name for node in self._start.get_outputs()} == state
+            pixels.shape[1:] == [3, size, size]
+            and len(self._encoder.get_outputs()) == 1 + len(self.manifest.maps)
+            and {node.name for node in self._start.get_outputs()} == state
             and self._read <= {"tokens", *state}
             and [node.name for node in self._step.get_outputs()] == self._outputs
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from saywhy.errors import UserError
-from saywhy.files import read_json, read_text
+from saywhy.files import read_json, read_toml
 from saywhy.metrics.attention_stats import AttentionStats, Gate, GatedWord
 from saywhy.metrics.objects import ObjectScore, Share
 from saywhy.reports.json_fields import Fields
@@ -297,10 +296,7 @@ def read_recipes(folder: Path) -> dict[str, str]:
         raise UserError(f"{folder}: no such folder of recipes")
     recipes = {}
     for path in sorted(folder.glob("*.toml")):
-        try:
-            recipes[str(tomllib.loads(read_text(path)).get("name", path.stem))] = path.stem
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise UserError(f"{path}: not TOML ({error}); correct it or remove it") from None
+        recipes[str(read_toml(path).get("name", path.stem))] = path.stem
     return recipes
 
 

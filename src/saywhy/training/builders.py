@@ -20,7 +20,7 @@ from PIL import Image
 
 from saywhy import captioners
 from saywhy.cache import DiskCache, content_key
-from saywhy.captioners.model_folder import WEIGHTS, SavedModel, load, read_tensors
+from saywhy.captioners.model_folder import WEIGHTS, SavedModel, load, read_config, read_tensors
 from saywhy.data.checks import require_images
 from saywhy.data.datasets import CaptionedImage, Dataset, digest
 from saywhy.data.loading import CachedImages, ImageFiles, RegionBoxes
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 OnEvent = Callable[[dict[str, Any]], None]
 
+MOST_WORDS = 1000  # in a caption
 DEFAULT_MIN_COUNT = 5
 CANVAS = 1.125  # training crops are cut from an image this much larger than they are
 TIMEOUT = timedelta(days=1)  # the other processes wait while the first encodes features and evaluates on dev
@@ -82,9 +83,16 @@ def _fabric_precision(precision: str, device: str) -> str:
 
 
 def training_captions(images: Sequence[CaptionedImage], max_words: int | None) -> list[list[list[str]]]:
-    """The words of each caption of each image; of captions that are all too long, the shortest is kept."""
+    """The words of each caption of each image; of captions that are all too long, the shortest is kept.
+
+    Without a limit, a `UserError` names a caption whose length can only be a mistake, and would need much memory.
+    """
     captions = [[tokenize(text) for text in image.captions] for image in images]
     if max_words is None:
+        for image, texts in zip(images, captions, strict=True):
+            if (longest := max(map(len, texts))) > MOST_WORDS:
+                problem = f"a caption of {longest:,} words, and training reads at most {MOST_WORDS:,}"
+                raise UserError(f"{image.name}: {problem}: correct it, or leave it out with training.max_words")
         return captions
     return [
         [words for words in image if len(words) <= max_words] or [min(image, key=len)[:max_words]] for image in captions
@@ -231,10 +239,15 @@ def source_digests(
     """Digests of everything that a run depends on, besides the recipe and the encoder's weights."""
     return {
         "data": digest(*(split for part in data.parts for split in (part.train, part.dev))),
-        "start": content_key(Path(start) / WEIGHTS) if start else None,
-        "teachers": {Path(folder).name: content_key(Path(folder) / WEIGHTS) for folder in teachers},
+        "start": _model_key(Path(start)) if start else None,
+        "teachers": {Path(folder).name: _model_key(Path(folder)) for folder in teachers},
         "regions": regions.table.identity() if regions else None,
     }
+
+
+def _model_key(folder: Path) -> str:
+    read_config(folder)  # a UserError where the folder holds no captioner
+    return content_key(folder / WEIGHTS)
 
 
 def image_files(recipe: PixelRecipe, paths: Sequence[Path]) -> ImageFiles:

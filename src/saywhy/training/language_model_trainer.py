@@ -150,7 +150,9 @@ def train_language_model(
     require_no_model(out)
     kept = [words for words in captions if 0 < len(words) <= recipe.training.max_words]
     if not kept or not dev:
-        raise UserError("there are no captions to train on, or none for dev; check --text, --data and --exclude")
+        raise UserError(
+            "there are no captions to train on, or none for dev; check --text, --data, --exclude and training.max_words"
+        )
     with folder_lock(out):
         fabric = launch_fabric(recipe.training.precision, device)
         if fabric.world_size > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import tomllib
+import os
 import types
 import typing
 from collections.abc import Mapping
@@ -20,6 +20,7 @@ from saywhy.data.regions import RegionSettings
 from saywhy.data.training_batches import samplers
 from saywhy.decoding import Decoding
 from saywhy.errors import UserError, did_you_mean
+from saywhy.files import read_toml
 from saywhy.training.optimisers import optimisers, schedules
 from saywhy.training.relevance_weighting import check_architecture, relevance_weights
 from saywhy.training.rewards import rewards
@@ -273,17 +274,9 @@ def read_recipe(path: str | Path, **changes: Any) -> Recipe:
 
 def read_table(path: str | Path, changes: dict[str, Any]) -> dict[str, Any]:
     """The contents of a recipe's file, with changed values."""
-    try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such recipe") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not TOML ({error})") from None
-    except RecursionError:
-        raise UserError(f"{path}: not a recipe (nested too deeply)") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    return _merge(table, changes)
+    if not os.path.exists(path):
+        raise UserError(f"{path}: no such recipe")
+    return _merge(read_toml(path), changes)
 
 
 def from_table(table: dict[str, Any]) -> Recipe:

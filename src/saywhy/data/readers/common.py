@@ -13,7 +13,7 @@ from typing import Any
 
 from saywhy.data.datasets import SPLITS, CaptionedImage, Dataset, split_name
 from saywhy.errors import UserError
-from saywhy.files import parse_json, read_text
+from saywhy.files import is_unicode, parse_json, read_text
 
 NamedCaption = tuple[str, str]
 """An image's name and one of its captions."""
@@ -48,6 +48,10 @@ def group_by_image(
     """A data set from captions, its images in the order of first mention; blank captions are dropped and counted."""
     by_image: dict[str, list[str]] = {}
     for name, caption in captions:
+        if "\0" in name:
+            raise UserError(f"{root}: {name!r} is not the name of a file; correct the captions file")
+        if not is_unicode(caption):
+            raise UserError(f"{root}: a caption of {name} has half of a surrogate pair (such as \\ud800); correct it")
         by_image.setdefault(name, []).append(" ".join(caption.split()))
     nonblank = {name: tuple(filter(None, texts)) for name, texts in by_image.items()}
     images = tuple(CaptionedImage(name, path(name), texts, split(name)) for name, texts in nonblank.items() if texts)

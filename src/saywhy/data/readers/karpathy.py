@@ -40,6 +40,8 @@ class Karpathy:
             paths = {name: Path(entry.get("filepath", ""), name) for name, entry in entries.items()}
             splits = {name: split_name(entry["split"]) for name, entry in entries.items()}
             pairs = [(name, sentence["raw"]) for name, entry in entries.items() for sentence in entry["sentences"]]
+            if not all(isinstance(caption, str) for _, caption in pairs):
+                raise TypeError("a caption that is not text")
         except (KeyError, TypeError, AttributeError) as error:
             raise unexpected_contents(captions, error, "images with filename, split and sentences") from None
         folder = find_image_folder(root, image_folder, _IMAGE_FOLDERS, paths.values())
