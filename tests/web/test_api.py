@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import json
+import time
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 from PIL import Image
 
 from saywhy.data.images import to_image
+from saywhy.explain.word_by_word import WordByWord
 from saywhy.viz.drawing import map_maximum
 from saywhy.viz.explanation_page import drawn_map
 from web_photos import photo
@@ -243,3 +246,25 @@ def test_pages_and_their_files_need_no_other_site(client):
     data = client.get("/api/page").json()
     assert len(data["examples"]) == 11
     assert all(client.get(f"/examples/{name}").headers["content-type"] == "image/jpeg" for name in data["examples"])
+
+
+def test_a_server_that_warms_up_explains_a_word_with_every_model(models, monkeypatch):
+    from fastapi.testclient import TestClient
+
+    from saywhy.web.app import create_app
+
+    explained = Counter[str]()
+    explain = WordByWord.explain
+
+    def counted(self: WordByWord, k: int):
+        explained[self.details["model"]] += 1
+        return explain(self, k)
+
+    monkeypatch.setattr(WordByWord, "explain", counted)
+    with TestClient(create_app(models, warm_up=True), base_url="http://127.0.0.1:8000") as client:
+        deadline = time.monotonic() + 60
+        while set(explained) != {model.name for model in models}:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert client.get("/healthz").status_code == 200
+    assert set(explained.values()) == {1}

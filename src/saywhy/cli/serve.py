@@ -78,7 +78,7 @@ def serve(
     socket = _listen(host, port)
     models = [load(name, device) for name in model or ()] or [load(None, device)]
     names = [*(allow_host or ()), *([] if host in LOCAL else [host])]
-    app = create_app(models, hosts=names, threads=threads)
+    app = create_app(models, hosts=names, threads=threads, warm_up=True)
     address = f"http://{_shown(host)}:{socket.getsockname()[1]}/"
     typer.echo(address)
     if host not in LOCAL:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 
@@ -24,7 +25,11 @@ of an earlier answer. An error is one line: {"error": "..."}."""
 
 
 def create_app(
-    models: Sequence[Model], limits: Limits | None = None, hosts: Collection[str] = (), threads: int | None = None
+    models: Sequence[Model],
+    limits: Limits | None = None,
+    hosts: Collection[str] = (),
+    threads: int | None = None,
+    warm_up: bool = False,
 ) -> FastAPI:
     """An application that serves these models.
 
@@ -33,6 +38,7 @@ def create_app(
         limits: what is accepted and kept.
         hosts: names under which the server may be called, beside localhost and addresses in numbers.
         threads: of torch; None for torch's own choice.
+        warm_up: compute something with every model at the start, so that the first visitor does not wait for it.
     """
     _check(models)
     limits = limits or Limits()
@@ -40,7 +46,10 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        warming = asyncio.create_task(service.warm_up()) if warm_up else None
         yield
+        if warming:
+            warming.cancel()
         service.close()
 
     app = FastAPI(

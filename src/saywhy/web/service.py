@@ -65,6 +65,18 @@ class Service:
         self._uploads = RecentlyUsed[Upload](limits.image_bytes, lambda upload: len(upload.content))
         self._explanations = RecentlyUsed[Explaining](limits.explanations)
 
+    async def warm_up(self) -> None:
+        """Caption a blank picture and explain a word with every model: the first time takes longest."""
+        blank = Upload.of(png(Image.new("RGB", (64, 64), "grey")), "blank")
+        for model in self.models.values():
+            picture = await self.in_pool(prepare, blank, model.preprocessing, self.limits)
+            settings = model.decoding_with()
+            caption = await asyncio.wrap_future(self.caption(model, picture, settings).future)
+            if caption.words:
+                job = self.explaining(model, picture, Target(tuple(caption.words)), settings)
+                async for _ in self.events(job, job.words[:1]):
+                    pass
+
     def close(self) -> None:
         """Stop the threads."""
         self.worker.close()
