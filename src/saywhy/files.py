@@ -121,8 +121,10 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def file_lock(path: Path, busy: str) -> Iterator[None]:
-    """Hold a lock on a file, which is created and stays; a `UserError` with the line `busy` if another process has it.
+def file_lock(path: Path, busy: str = "") -> Iterator[None]:
+    """Hold a lock on a file, which is created and stays.
+
+    If another process has it, raise a `UserError` with the line `busy`, or wait if there is none.
 
     The kernel holds the lock for this process, and not for the workers that it forks, so it ends with the process,
     also where the process is killed.
@@ -131,7 +133,7 @@ def file_lock(path: Path, busy: str) -> Iterator[None]:
     with path.open("a") as file:
         try:
             if fcntl:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.lockf(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
         except (BlockingIOError, PermissionError):
             raise UserError(busy) from None
         yield

@@ -163,6 +163,31 @@ def test_a_damaged_cached_export_is_made_again(
     assert isinstance(load_exported(torch_model.folder), OnnxModel)
 
 
+EXPORT_ONCE = """
+import shutil, sys, time
+from saywhy.onnx_engine import export_cache
+
+def export(_, cached):
+    print("exported")
+    time.sleep(1)
+    shutil.copytree(sys.argv[2], cached)
+
+export_cache._export = export
+export_cache.load_exported(sys.argv[1])
+"""
+
+
+def test_processes_that_start_together_export_a_model_once(
+    torch_model: Model, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAYWHY_CACHE", str(tmp_path))
+    command = [sys.executable, "-c", EXPORT_ONCE, str(torch_model.folder), str(exported)]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert "".join(outputs) == "exported\n"
+
+
 def test_missing_onnxruntime_is_one_line(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(UserError, match=r'pip install "saywhy\[onnx\]"'):

@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from saywhy.errors import UserError
+from saywhy.files import file_lock
 from saywhy.model_names import CONFIG, VOCABULARY, WEIGHTS, locate
 from saywhy.onnx_engine.engine import OnnxModel
 from saywhy.onnx_engine.manifest import FORMAT, MANIFEST, digest
@@ -28,12 +30,14 @@ def load_exported(model: str | Path | None, on_export: Callable[[str], None] = l
     if (folder / MANIFEST).is_file() or not (folder / CONFIG).is_file():
         return OnnxModel(folder)
     cached = cache_folder() / f"{folder.resolve().name}-{_key(folder)}"
-    try:
+    with suppress(UserError):  # not exported yet, or damaged
         return OnnxModel(cached)
-    except UserError:  # not exported yet, or damaged
-        on_export(f"exporting {folder.name} to ONNX, once, which takes about a minute: {cached}")
+    on_export(f"exporting {folder.name} to ONNX, once, which takes about a minute: {cached}")
+    with file_lock(cached.with_name(f"{cached.name}.lock")):
+        with suppress(UserError):  # another process has exported it meanwhile
+            return OnnxModel(cached)
         _export(folder, cached)
-        return OnnxModel(cached)
+    return OnnxModel(cached)
 
 
 def cache_folder() -> Path:
