@@ -76,6 +76,25 @@ def test_a_value_of_the_wrong_type_is_one_line(run, copied, photo, file: str, ke
     assert f"{copied}: not a captioner that can be loaded" in run("caption", photo, "--model", copied).error
 
 
+@pytest.mark.parametrize(
+    ("keys", "value", "message"),
+    [
+        (("architectures",), 5, "writes no captions"),
+        (("decoder", "add_cross_attention"), False, "its decoder has no cross-attention"),
+        (("decoder_start_token_id",), "a", "by 'a', which is no number"),
+    ],
+)
+def test_a_configuration_that_does_not_fit_is_one_line(run, copied, photo, keys: tuple, value, message: str):
+    (copied / "generation_config.json").unlink()
+    config = json.loads((copied / "config.json").read_text())
+    part = config
+    for key in keys[:-1]:
+        part = part[key]
+    part[keys[-1]] = value
+    (copied / "config.json").write_text(json.dumps(config))
+    assert message in run("caption", photo, "--model", copied).error
+
+
 def test_risk_is_fitted_and_saved_in_another_folder(run, folder, photo, tmp_path, monkeypatch):
     monkeypatch.setattr(fitting, "MIN_WORDS", 5)
     data, saved, rows = tmp_path / "data", tmp_path / "with-risk", ["image,caption,split"]

@@ -132,7 +132,7 @@ class Adapter(Captioner[S], Generic[S]):
         configs = (model.generation_config, model.config)
         names = ("decoder_start_token_id", "bos_token_id")
         ids = [getattr(config, name, None) for config in configs for name in names]
-        return [next(id for id in (*ids, tokenizer.bos_token_id, tokenizer.cls_token_id) if id is not None)]
+        return [id for id in (*ids, tokenizer.bos_token_id, tokenizer.cls_token_id) if id is not None][:1]
 
     @classmethod
     def ending(cls, model: Any, tokenizer: Any) -> list[int]:

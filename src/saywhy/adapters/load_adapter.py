@@ -66,8 +66,9 @@ def _adapter_of(location: str, config: Any) -> type[Adapter]:
         )
     cls = adapters[config.model_type]
     architectures = config.architectures or [cls.model_class]
-    if cls.model_class not in architectures:
-        raise UserError(f"{location}: a {architectures[0]} writes no captions; a {cls.model_class} does")
+    if not isinstance(architectures, list) or cls.model_class not in architectures:
+        name = architectures[0] if isinstance(architectures, list) else architectures
+        raise UserError(f"{location}: a {name} writes no captions; a {cls.model_class} does")
     return cls
 
 
@@ -90,12 +91,15 @@ def adapt(
 
 
 def _native_tokens(cls: type[Adapter], model: Any, tokenizer: Any, prompt: str | None) -> NativeTokens:
-    ends = cls.ending(model, tokenizer)
-    if not ends:
-        raise UserError("neither the model nor its tokenizer says which token ends a caption")
+    begin, ends = cls.prompt(model, tokenizer, prompt), cls.ending(model, tokenizer)
+    for ids, what in ((begin, "begins"), (ends, "ends")):
+        if not ids:
+            raise UserError(f"neither the model nor its tokenizer says which token {what} a caption")
+        if not all(type(id) is int for id in ids):
+            raise UserError(f"its configuration names a token that {what} a caption by {ids[0]!r}, which is no number")
     count = cls.generator(model).get_output_embeddings().weight.shape[0]
     tokens = [token for token in range(count) if token not in set(ends)]
-    return NativeTokens(tokens, cls.prompt(model, tokenizer, prompt), ends, cls.image_token(model))
+    return NativeTokens(tokens, begin, ends, cls.image_token(model))
 
 
 def _vision_tower(cls: type[Adapter], model: Any, processor: Any, name: str) -> VisionTower:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from saywhy.adapters.base import adapters
 from saywhy.adapters.cross_attention import CrossAttentionAdapter
+from saywhy.errors import UserError
 
 
 class _Vision(nn.Module):
@@ -39,6 +40,8 @@ class VisionEncoderDecoder(CrossAttentionAdapter):
     @classmethod
     def vision(cls, model: Any) -> nn.Module:
         """The encoder, with its projection."""
+        if not getattr(model.decoder.config, "add_cross_attention", False):
+            raise UserError("its decoder has no cross-attention, by which it would see the image")
         return _Vision(model)
 
     @classmethod
