@@ -135,17 +135,3 @@ def test_settings_are_every_gamma_every_gamma_with_the_language_model_and_every_
     kinds = [SweptCaptions(setting, {}, {}).kind for setting in settings]
     assert kinds == ["classifier-free", "classifier-free", "mutual information", "language model", "language model"]
     assert {setting.beam for setting in settings} == {2}
-
-
-def test_other_weights_of_a_language_model_under_the_same_name_are_not_taken_from_the_cache(tmp_path: Path) -> None:
-    folder = tmp_path / "lm"
-    folder.mkdir()
-    (folder / "model.safetensors").write_bytes(b"one")
-    setting = Decoding(guidance=2, lm=str(folder))
-    before = guidance_sweep.lm_key(setting)
-    (folder / "model.safetensors").write_bytes(b"other weights")
-    assert guidance_sweep.lm_key(setting) != before
-    prompt = tmp_path / "prompt.txt"
-    prompt.write_text("a dog\n")
-    assert guidance_sweep.lm_key(replace(setting, lm_prompt=str(prompt))) != guidance_sweep.lm_key(setting)
-    assert guidance_sweep.lm_key(Decoding()) == ""

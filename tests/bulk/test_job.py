@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import saywhy
+import tiny
 from bulk_inputs import png, rows_of, write_tar
 from saywhy.bulk.caption_task import CaptionTask
 from saywhy.bulk.explain_task import ExplainTask
@@ -19,6 +20,8 @@ from saywhy.bulk.shards import ImageFiles
 from saywhy.bulk.tasks import ModelChoice
 from saywhy.errors import UserError
 from saywhy.explain import Explanation
+from saywhy.language_models import SavedLanguageModel
+from saywhy.language_models import build as build_language_model
 
 arrow = pytest.importorskip("pyarrow", reason="Parquet needs pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet", reason="Parquet needs pyarrow")
@@ -166,6 +169,20 @@ def test_another_model_other_options_and_other_inputs_are_refused(caption, model
     with pytest.raises(UserError, match="begun with another input: image files = 11, not 12"):
         caption(photos, out)
     assert {path: path.read_bytes() for path in tmp_path.glob("out*/*")} == before
+
+
+def test_rows_depend_on_the_contents_of_the_language_model(model, tmp_path):
+    def train() -> None:
+        words = tiny.vocabulary()
+        SavedLanguageModel("lm", build_language_model("lstm", len(words), width=8, hidden=8), words).save(guide)
+
+    guide = tmp_path / "lm"
+    choice = ModelChoice(str(model), "cpu", decoding={"lm": str(guide), "guidance": 2.0})
+    train()
+    before = choice.settings(choice.load())
+    assert choice.settings(choice.load()) == before
+    train()
+    assert choice.settings(choice.load()) != before
 
 
 def test_another_batch_size_and_number_of_workers_may_continue(caption, photos, tmp_path):

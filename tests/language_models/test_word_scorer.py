@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import tiny
 from saywhy.data.tokenizer import END, MARKERS, PAD, START, UNK, Vocabulary
 from saywhy.errors import UserError
 from saywhy.language_models import SavedLanguageModel, VocabularyScorer, build, load_scorer
+from saywhy.language_models.load_scorer import lm_key
 from saywhy.language_models.word_scorer import caption_log_probabilities, scorer_perplexity
 
 
@@ -126,3 +128,16 @@ def test_only_hugging_face_models_take_a_prompt(tmp_path):
     assert isinstance(load_scorer(tmp_path, tiny.vocabulary()), VocabularyScorer)
     with pytest.raises(UserError, match="only a Hugging Face language model takes a prompt"):
         load_scorer(tmp_path, tiny.vocabulary(), prompt=["a dog"])
+
+
+def test_the_key_of_a_language_model_depends_on_its_contents(tmp_path: Path) -> None:
+    folder, prompt = tmp_path / "lm", tmp_path / "prompt.txt"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"one")
+    before = lm_key(str(folder))
+    (folder / "model.safetensors").write_bytes(b"other weights")
+    assert lm_key(str(folder)) != before
+    prompt.write_text("a dog\n")
+    assert lm_key(str(folder), str(prompt)) != lm_key(str(folder))
+    assert lm_key("hf:name") == "hf:name"
+    assert lm_key("") == ""

@@ -26,7 +26,7 @@ from saywhy.data.object_words import ObjectWords
 from saywhy.data.phrases import Phrases
 from saywhy.data.regions import RegionSource
 from saywhy.data.tokenizer import tokenize
-from saywhy.decoding.config import Decoding, decode
+from saywhy.decoding.config import decode
 from saywhy.encoders.base import Features
 from saywhy.errors import UnreadableImage, UserError
 from saywhy.explain.composites import DEFAULT, Composite, composite
@@ -34,7 +34,7 @@ from saywhy.explain.methods import METHODS
 from saywhy.explain.targets import Targets
 from saywhy.inference.batches import ImageBatch, ImageBatches, default_workers
 from saywhy.inference.model import Model
-from saywhy.pretrained import HUB
+from saywhy.language_models.load_scorer import lm_key
 
 VERSION = 2
 """Part of every cache key; increase it when the meaning of cached arrays changes."""
@@ -162,13 +162,14 @@ class AuditContext:
     @cached_property
     def key(self) -> dict[str, Any]:
         """Everything except the image that a caption and its explanation depend on."""
+        decoding = self.model.decoding
         return {
             "model": self.model.digest(),
-            "decoding": str(self.model.decoding),
+            "decoding": str(decoding),
             "composite": repr(self.composite),
             "object_words": self.object_words.key,
             "regions": self.regions.describe() if self.regions else None,
-            **({"lm": lm_key(self.model.decoding)} if self.model.decoding.lm else {}),
+            **({"lm": lm_key(decoding.lm, decoding.lm_prompt)} if decoding.lm else {}),
         }
 
     def stage_cache(self, stage: str, **settings: Any) -> DiskCache:
@@ -288,15 +289,6 @@ class AuditContext:
         selected = features.select(torch.tensor(rows, device=self.device))
         logits, _ = self.captioner(selected, targets.tokens[:, :-1])  # nothing follows the last token
         return targets.probabilities(logits, self.captioner.styles)[:, 0].cpu().numpy()
-
-
-def lm_key(decoding: Decoding) -> str:
-    """What the scores of the language model depend on: the contents of its files and prompt, or its name on the Hub."""
-    files = [decoding.lm_prompt] if decoding.lm_prompt else []
-    if decoding.lm and not decoding.lm.startswith(HUB):
-        path = Path(decoding.lm)
-        files += sorted(map(str, path.glob("*.*"))) if path.is_dir() else [str(path)]
-    return " ".join([decoding.lm, *map(content_key, files)])
 
 
 @contextmanager

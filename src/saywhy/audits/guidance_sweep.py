@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from saywhy.audits.context import AuditContext, lm_key
+from saywhy.audits.context import AuditContext
 from saywhy.cache import Arrays, DiskCache
 from saywhy.data.datasets import CaptionedImage
 from saywhy.decoding.config import Decoding, decode
@@ -24,6 +24,7 @@ from saywhy.explain.composites import composite
 from saywhy.explain.methods import attribute
 from saywhy.explain.targets import Targets
 from saywhy.inference.batches import ImageBatch
+from saywhy.language_models.load_scorer import lm_key
 
 CLASSIFIER_FREE, MUTUAL_INFORMATION, LANGUAGE_MODEL = "classifier-free", "mutual information", "language model"
 
@@ -128,7 +129,7 @@ class _SettingCaches:
 
     @classmethod
     def of(cls, context: AuditContext, stage: str, settings: Sequence[Decoding]) -> _SettingCaches:
-        keys = [{"setting": str(setting), "lm": lm_key(setting)} for setting in settings]
+        keys = [{"setting": str(setting), "lm": lm_key(setting.lm, setting.lm_prompt)} for setting in settings]
         return cls([context.stage_cache(stage, **key) for key in keys])
 
     def has(self, name: str) -> bool:

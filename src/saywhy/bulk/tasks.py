@@ -17,6 +17,7 @@ from saywhy.decoding.caption import Caption
 from saywhy.explain.explanation import Explanation
 from saywhy.inference.batches import ImageBatch, ImageBatches
 from saywhy.inference.model import Model, load
+from saywhy.language_models.load_scorer import lm_key
 from saywhy.registry import import_plugin
 
 KEY = (
@@ -94,11 +95,12 @@ class ModelChoice:
     def settings(self, model: Model, **options: Any) -> dict[str, Any]:
         """What the model's output depends on."""
         digest = model_files_digest(model.folder) if model.folder else model.digest()
-        decoding = asdict(model.decoding_with(**self.decoding))
+        decoding = model.decoding_with(**self.decoding)
+        guide = {"language model": lm_key(decoding.lm, decoding.lm_prompt)} if decoding.lm else {}
         regions = str(self.regions) if self.regions else None
         return {
             "model": {"name": model.name, "digest": digest},
-            "options": {**decoding, "regions": regions, **options},
+            "options": {**asdict(decoding), **guide, "regions": regions, **options},
         }
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from saywhy.cache import content_key
 from saywhy.data.subwords import SubwordVocabulary
 from saywhy.data.tokenizer import Vocabulary
 from saywhy.errors import UserError
@@ -57,6 +58,15 @@ def load_scorer(
             f"{location}: scores whole words, and this captioner writes sub-words; give hf:NAME or a folder"
         )
     return VocabularyScorer(load(location, device), vocabulary)
+
+
+def lm_key(location: str, prompt: str = "") -> str:
+    """What the scores of a language model depend on: the contents of its files and prompt, or its name on the Hub."""
+    files = [prompt] if prompt else []
+    if location and not location.startswith(HUB):
+        path = Path(location)
+        files += sorted(map(str, path.glob("*.*"))) if path.is_dir() else [location] if path.is_file() else []
+    return " ".join([location, *map(content_key, files)])
 
 
 def read_prompt(path: str | Path) -> list[str]:
